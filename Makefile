@@ -17,10 +17,11 @@ LIVES ?= 200
 SINCE ?= main
 # Which groups `make bench-apache` runs; all without.
 ONLY ?=
-# Whose servers `make interop` runs: 4.2.4 or 5.0.1; without it those of 4.0.8, and all that 4.0.8 has beside them.
+# Whose servers `make interop` and `make differ` run: 4.2.4 or 5.0.1; without it those of 4.0.8, and all that 4.0.8 has beside them.
 LINE ?=
 # What it runs with those of other lines.
-WITH_SERVERS := swap_matrix takeovers autorecovery bookie_folder bundles compaction policies backlog entry_index
+WITH_SERVERS := swap_matrix takeovers contents transactions delayed_buckets autorecovery bookie_folder bundles compaction policies backlog entry_index
+JAVA_CLIENT := $(addprefix tests/interop/test_tools.py::test_java_client,$() _that_wants_transactions_is_refused)
 # Where `make interop` writes its matrix.
 MATRIX ?= docs/INTEROP.md
 # Where it writes what pulsar-admin was answered.
@@ -42,6 +43,8 @@ $(VENV)/dev: requirements/dev.txt pyproject.toml
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r requirements/dev.txt
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
 	$(BIN)/pip check
+# Else three processes at a time would compile the same thousand files of a fresh clone.
+	@$(BIN)/python -m pytest --collect-only -qq tests >/dev/null || true
 	@touch $@
 
 $(VENV)/demo: requirements/demo.txt pyproject.toml
@@ -63,13 +66,9 @@ demo-failover: $(VENV)/demo ## a thousand topics under load: a broker is killed,
 pictures: $(VENV)/dev ## draw the pictures of the dashboard anew (needs a Chromium)
 	$(BIN)/python -m tests.pictures
 
-differ: $(VENV)/dev ## drawn programs of the Python client at Apache's broker and at ours, for MINUTES=; SEED=n runs one; fails for a difference that is not listed
-	$(BIN)/python deploy/fetch_apache.py
-ifdef SEED
-	$(BIN)/python -m tests.differ $(SEED)
-else
-	$(BIN)/python -m tests.differ --kept --minutes $(MINUTES)
-endif
+differ: $(VENV)/dev ## drawn programs of the Python client at Apache's broker (of LINE=) and at ours, for MINUTES=; SEED=n runs one; fails for a difference that is not listed
+	$(BIN)/python deploy/fetch_apache.py $(LINE)
+	MAGNETAR_APACHE_LINE=$(LINE) $(BIN)/python -m tests.differ $(if $(SEED),$(SEED),--kept --minutes $(MINUTES))
 
 crash: $(VENV)/dev ## power cuts, faulty disks, kill -9, fuzz: 20,000 disk images and more (minutes)
 	MAGNETAR_CRASH_IMAGES=20000 MAGNETAR_INDEX_IMAGES=500 MAGNETAR_KILL_ROUNDS=100 MAGNETAR_FAULT_RUNS=3000 \
@@ -124,7 +123,7 @@ check: $(VENV)/dev ## lint, types and tests of what changed, in 90 seconds; SINC
 interop: $(VENV)/dev ## Apache's servers, tools and clients with ours; gets them first (Maven; 245 MB, once); LINE=4.2.4 or 5.0.1: the servers of that line
 	$(BIN)/python deploy/fetch_apache.py $(LINE)
 ifneq ($(LINE),)
-	MAGNETAR_APACHE_LINE=$(LINE) $(BIN)/python -m pytest $(WITH_SERVERS:%=tests/interop/test_%.py) --write-matrix docs/INTEROP-$(LINE).md
+	MAGNETAR_APACHE_LINE=$(LINE) $(BIN)/python -m pytest $(WITH_SERVERS:%=tests/interop/test_%.py) $(JAVA_CLIENT) --write-matrix docs/INTEROP-$(LINE).md
 else
 	@mkdir -p $(dir $(MATRIX)) $(dir $(ADMIN_TABLE))
 	$(BIN)/python -m pytest tests/interop --write-matrix $(MATRIX) --write-admin-table $(ADMIN_TABLE)
@@ -135,7 +134,7 @@ smoke: $(VENV)/dev ## of interop what CI runs: the swap matrix, the official cli
 	$(BIN)/python -m pytest -m smoke tests/interop
 
 unit: $(VENV)/dev ## the tests that take milliseconds, all of them; four minutes
-	@echo "9,900 tests, some four minutes on two quiet cores; 'make check' runs those near a change"
+	@echo "12,700 tests, some four minutes on two quiet cores; 'make check' runs those near a change"
 	$(BIN)/python -m pytest -n 2 -m "not process" tests/unit tests/property
 
 coverage: $(VENV)/dev ## branch coverage of the tests without processes, as a report in out/coverage (minutes)

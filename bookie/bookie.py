@@ -104,8 +104,9 @@ class Bookie:
         self._new_socket = new_socket
         self._is_moved = is_moved
         self._usage = files.usage if usage is None else usage
-        self._address = ("", 0)
-        self._bookie_id = config.bookie_id
+        self.address = ("", 0)
+        """(host, port) under which clients reach the bookie; known after `start`."""
+        self.bookie_id = config.bookie_id
         self._directories = Directories(
             files,
             [_absolute(directory) for directory in config.journal_directories],
@@ -122,15 +123,6 @@ class Bookie:
         self._operations: BookieOperations | None = None
 
     @property
-    def bookie_id(self) -> str:
-        return self._bookie_id
-
-    @property
-    def address(self) -> tuple[str, int]:
-        """(host, port) under which clients reach the bookie; known after `start`."""
-        return self._address
-
-    @property
     def failure(self) -> BaseException | None:
         """Why the bookie gave up, if it did."""
         return self._lifecycle.failure
@@ -138,11 +130,6 @@ class Bookie:
     @property
     def is_read_only(self) -> bool:
         return self.parts.mode.is_read_only
-
-    @property
-    def read_only_reasons(self) -> tuple[str, ...]:
-        """One text for each reason that holds."""
-        return self.parts.mode.texts
 
     @property
     def parts(self) -> BookieParts:
@@ -207,24 +194,24 @@ class Bookie:
         self._stops.add("port", _as_async(listening.close))
         self._directories.open()
         self._stops.add("directories", _as_async(self._directories.close))
-        registration = BookieRegistration(self._store, self._root, self._bookie_id, self._clock, on_failure=self.fail)
+        registration = BookieRegistration(self._store, self._root, self.bookie_id, self._clock, on_failure=self.fail)
         try:
             is_emptied = await self._directories.check_cookies(
                 registration,
-                self._bookie_id,
+                self.bookie_id,
                 self._next_ledger_id,
                 take_emptied=self.config.data_integrity,
                 take_moved=self._is_moved,
                 ledgers_in=self._ledgers_in,
             )
         except OSError as error:
-            raise StorageFailed(f"bookie {self._bookie_id} cannot read or write its cookies: {error}") from error
-        damage = DamageReporter(self._store, self._root, Source.SCRUB, self._bookie_id, self._clock)
+            raise StorageFailed(f"bookie {self.bookie_id} cannot read or write its cookies: {error}") from error
+        damage = DamageReporter(self._store, self._root, Source.SCRUB, self.bookie_id, self._clock)
         self._stops.add("damage reports", damage.stop)
         node = Node(
             config=self.config,
-            bookie_id=self._bookie_id,
-            address=self._address,
+            bookie_id=self.bookie_id,
+            address=self.address,
             store=self._store,
             root=self._root,
             clock=self._clock,
@@ -246,7 +233,7 @@ class Bookie:
             peers = PeerSource(
                 self._store,
                 self._root,
-                self._bookie_id,
+                self.bookie_id,
                 self._clock,
                 peer_certificates,
                 self.config.frame_bytes_max,
@@ -259,19 +246,19 @@ class Bookie:
             self._operations = BookieOperations(parts, self._lifecycle)
             parts.mode.load(self.config.force_read_only)
         except OSError as error:
-            raise StorageFailed(f"bookie {self._bookie_id} cannot read its status: {error}") from error
+            raise StorageFailed(f"bookie {self.bookie_id} cannot read its status: {error}") from error
         self._start_parts(parts)
-        follower = StateFollower(BookieStates(self._store, self._root), self._bookie_id, parts.mode, self._clock)
+        follower = StateFollower(BookieStates(self._store, self._root), self.bookie_id, parts.mode, self._clock)
         self._stops.add("state", follower.stop)
         await follower.start()
         await self._listen(parts, listening)
         await self._register(parts)
 
     def _start_threads(self) -> Threads:
-        flusher = self._started("flusher", f"flusher {self._bookie_id}")
-        maintenance = self._started("maintenance", f"maintenance {self._bookie_id}")
+        flusher = self._started("flusher", f"flusher {self.bookie_id}")
+        maintenance = self._started("maintenance", f"maintenance {self.bookie_id}")
         urgent_reader, *readers = (
-            self._started("reader", f"reader {number} {self._bookie_id}") for number in range(self.config.readers + 1)
+            self._started("reader", f"reader {number} {self.bookie_id}") for number in range(self.config.readers + 1)
         )
         return Threads(flusher, maintenance, urgent_reader, tuple(readers))
 
@@ -320,18 +307,18 @@ class Bookie:
         registration = parts.node.registration
         registration.before = partial(self._check_metadata, parts)
         self._stops.add("registration", registration.unregister)
-        host, port = self._address
+        host, port = self.address
         endpoints = [bookie_endpoint(host, port, tls=parts.node.certificates is not None)]
         if self.config.http_enabled and self.config.http_port:
             endpoints.append(http_endpoint(host, self.config.http_port))
         try:
             await registration.register(BookieServiceInfo(tuple(endpoints)))
         except OSError as error:
-            text = f"bookie {self._bookie_id} cannot note which ledgers are newer than the metadata: {error}"
+            text = f"bookie {self.bookie_id} cannot note which ledgers are newer than the metadata: {error}"
             raise StorageFailed(text) from error
         self._lifecycle.is_registered = True
         self._stops.add("writers", partial(self._let_writers_go, parts))
-        log.info("bookie %s serves at %s:%d", self._bookie_id, host, port)
+        log.info("bookie %s serves at %s:%d", self.bookie_id, host, port)
 
     async def _check_metadata(self, parts: BookieParts) -> None:
         """Check before registering if the metadata are older than the ledgers. Raises MetadataError, OSError."""
@@ -342,22 +329,22 @@ class Bookie:
         """Bind the socket without listening: a port that is in use is found before anything is changed."""
         family = socket.AF_INET6 if ":" in self.config.listen_address else socket.AF_INET
         # The protocol is named because asyncio sets TCP_NODELAY only then; without it answers waited 40 ms for an ACK.
-        made = self._new_socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+        listening = self._new_socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
         try:
-            made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            made.setblocking(False)
-            made.bind((self.config.listen_address, self.config.port))
-            port = made.getsockname()[1]
+            listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listening.setblocking(False)
+            listening.bind((self.config.listen_address, self.config.port))
+            port = listening.getsockname()[1]
         except OSError as error:
-            made.close()
+            listening.close()
             raise self._port_error(error) from error
         host = self.config.advertised_address or _own_host(self.config.listen_address)
-        self._address = (host, port)
-        self._bookie_id = self.config.bookie_id or f"{host}:{port}"
-        return made
+        self.address = (host, port)
+        self.bookie_id = self.config.bookie_id or f"{host}:{port}"
+        return listening
 
     def _port_error(self, error: OSError) -> PortInUse:
-        where = f"{self.config.listen_address}:{self._address[1] or self.config.port}"
+        where = f"{self.config.listen_address}:{self.address[1] or self.config.port}"
         if error.errno == errno.EADDRINUSE:
             return PortInUse(f"{where} is in use by another process; choose another bookiePort or stop it")
         return PortInUse(f"cannot listen on {where}: {error.strerror} (bookiePort, bookieListenAddress)")
@@ -381,16 +368,16 @@ class Bookie:
 
         try:
             try:
-                made = opened()
+                storage = opened()
             except OSError as error:
                 if not is_no_space(error):
                     raise
                 self._directories.give_up_reserve()
-                made = opened()
+                storage = opened()
         except OSError as error:
-            raise StorageFailed(f"bookie {self._bookie_id} cannot open its storage: {error}") from error
+            raise StorageFailed(f"bookie {self.bookie_id} cannot open its storage: {error}") from error
         self._directories.keep_reserve()
-        return made
+        return storage
 
     async def _check_integrity(
         self, node: Node, opened: Opened, source: RepairSource, is_emptied: bool
@@ -398,7 +385,7 @@ class Bookie:
         """If entries may have been lost, put ledgers into limbo before anything is served. Raises MagnetarError."""
         flusher = node.threads.flusher
         integrity = IntegrityCheck(
-            self._bookie_id,
+            self.bookie_id,
             LedgerStore(self._store, self._root),
             self._files,
             opened.storage,
@@ -424,7 +411,7 @@ class Bookie:
                 self._directories.stamp()
             await integrity.prepare()
         except OSError as error:
-            raise StorageFailed(f"bookie {self._bookie_id} cannot prepare its check of copies: {error}") from error
+            raise StorageFailed(f"bookie {self.bookie_id} cannot prepare its check of copies: {error}") from error
         return integrity
 
     # -- stopping
@@ -435,7 +422,7 @@ class Bookie:
         counters, registration = parts.server.counters, parts.node.registration
         await let_writers_go(
             lambda: counters.adds, registration, BookieDirectory(self._store, self._root, self._clock),
-            self._bookie_id, self.config.stop_wait_ms / 1000, self._clock,
+            self.bookie_id, self.config.stop_wait_ms / 1000, self._clock,
         )  # fmt: skip
 
     async def _stop_listening(self) -> None:
@@ -458,7 +445,7 @@ class Bookie:
             if self.failure is None:
                 await checkpointer.finish()
         except OSError as error:
-            log.error("bookie %s: %s", self._bookie_id, error)
+            log.error("bookie %s: %s", self.bookie_id, error)
         finally:
             checkpointer.close()
 
@@ -471,19 +458,19 @@ class Bookie:
 
     def journal_failed(self, error: BaseException) -> None:
         where = ", ".join(self._directories.journals)
-        self.fail(JournalFailed(f"bookie {self._bookie_id}: the journal in {where} cannot be written: {error}"))
+        self.fail(JournalFailed(f"bookie {self.bookie_id}: the journal in {where} cannot be written: {error}"))
 
     def flush_failed(self, error: BaseException) -> None:
-        self.fail(StorageFailed(f"bookie {self._bookie_id}: entries cannot be flushed: {error}"))
+        self.fail(StorageFailed(f"bookie {self.bookie_id}: entries cannot be flushed: {error}"))
 
     def index_corrupt(self, ledger_id: int, error: Exception) -> None:
-        """The index is damaged. Stop: the next start rebuilds it from the entry logs."""
+        """The index with this ledger is damaged. Mark it and stop: the next start rebuilds it from the entry logs."""
         try:
             directory = self.parts.storage.must_rebuild(ledger_id)
-        except OSError as marking:
-            self.fail(StorageFailed(f"bookie {self._bookie_id}: the index is damaged: {error}; {marking}"))
+        except OSError as mark_error:
+            self.fail(StorageFailed(f"bookie {self.bookie_id}: the index is damaged: {error}; {mark_error}"))
             return
-        text = f"bookie {self._bookie_id}: the index in {directory} is damaged; a restart rebuilds it: {error}"
+        text = f"bookie {self.bookie_id}: the index in {directory} is damaged; a restart rebuilds it: {error}"
         self.fail(StorageFailed(text))
 
     def fail(self, error: BaseException) -> None:

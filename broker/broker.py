@@ -46,6 +46,7 @@ from broker.settings.groups.ports import parse_listeners
 from broker.system_client import Dialed, SystemClient
 from broker.tenancy.administrators import TenantAdmins
 from broker.tenancy.changes import Tenancy
+from broker.tenancy.partition_counts import PartitionCounts
 from broker.tenancy.partitions import Partitions
 from broker.topic.clients.producer import ProducerTopic
 from broker.topic.clients.properties import KeptBytes
@@ -68,9 +69,9 @@ from magnetar_core.runtime.process.memory import memory_bytes
 from magnetar_core.runtime.tasks import Tasks, gather_in_turns
 from magnetar_core.runtime.types import MIB, Cancellable, ConfigurationError
 from magnetar_core.security.tls.contexts import Certificates
+from magnetar_core.topics.topic_name import TopicName
 from managed_ledger.errors import ManagedLedgerError
 from managed_ledger.ledger import ManagedLedger
-from managed_ledger.topic_name import TopicName
 
 log = logging.getLogger(__name__)
 
@@ -136,6 +137,7 @@ class Broker:
         """Milliseconds until entries of persistent topics were stored, from when their messages had come."""
         self.arrivals = Arrivals(clock)
         self.partitioned = Partitions(store, ledgers, self.arrivals.making)
+        self.partition_counts = PartitionCounts(self.partitioned.count_of_base, store.watch_node, clock)
         self._schema_rules = SchemaRules(schemas, config)
         self.address = BrokerAddress("")
         memory = memory_bytes()
@@ -205,6 +207,7 @@ class Broker:
             self.topic_policies,
             self.tenancy,
             self.partitioned,
+            clock,
         )
         self.periodic = Periodic(config, clock, self.topics, self.non_persistent, self.topic_policies, self.deleting)
         self.settings = DynamicSettings(config, store, self._on_settings_changed, self._tasks)
@@ -217,7 +220,8 @@ class Broker:
     # -------------------------------------------------------------------------------- start and stop
 
     async def start(self) -> None:
-        """Open the binary port and start the periodic work."""
+        """Open the binary ports, set `address`, and start what runs in the background."""
+        # The ports first: where 0 is configured, the system chooses the port that the address names.
         config, host = self.config, self.config.advertised_host
         plain = tls = ""
         if config.service_port is not None:
@@ -262,6 +266,7 @@ class Broker:
         await self.non_persistent.close_all()
         await self.server.close()
         await self._topic_lists.close()
+        await self.partition_counts.close()
         await self._tasks.cancel()
         self.namespaces.close()
         self._tenant_admins.close()
@@ -296,6 +301,7 @@ class Broker:
             await self.tenancy.cut_namespace(namespace, before, after)
         finally:
             self.namespaces.forget(namespace)
+            self.in_force.look_again(namespace)  # nothing watches it until it is read
 
     def _on_tenant_changed(self, tenant: str) -> None:
         self._tenant_admins.forget(tenant)
@@ -510,7 +516,7 @@ class Broker:
             not consumer.takes_any_schema for each in subscriptions for consumer in each.consumers
         ):
             return True
-        return isinstance(opened, Topic) and bool(opened.ledger.entries_total)
+        return isinstance(opened, Topic) and bool(opened.ledger.ledgers.entries_total)
 
     async def put_schema(self, topic: TopicName, schema: wire.Schema) -> bytes:
         """The version of *schema*, registered if it is new. Raises TopicNotFound, IncompatibleSchema."""

@@ -30,6 +30,7 @@ from managed_ledger.errors import (
     ManagedLedgerError,
     ManagedLedgerFenced,
     ManagedLedgerTerminated,
+    OpenTransaction,
     RecordUnreadable,
     ShadowTopic,
     TransactionalTopic,
@@ -140,7 +141,7 @@ def storage_error(error: ManagedLedgerError) -> BrokerError:
     """How a client is told about *error* of a topic's managed ledger."""
     if isinstance(error, ManagedLedgerTerminated):
         return TopicTerminated(str(error))
-    if isinstance(error, (ShadowTopic, TransactionalTopic)):
+    if isinstance(error, (ShadowTopic, TransactionalTopic, OpenTransaction)):
         return NotAllowed(str(error), way_out="")
     if isinstance(error, RecordUnreadable):
         return TopicUnreadable(str(error))

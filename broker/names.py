@@ -1,6 +1,6 @@
 """Names that clients send, and the bundles over which the topics of a namespace are distributed. No IO.
 
-    cluster, tenant, namespace    1 to 255 letters of the alphabet, digits and -=:._ (`managed_ledger.topic_name`)
+    cluster, tenant, namespace    1 to 255 letters of the alphabet, digits and -=:._ (`magnetar_core.topics.topic_name`)
     topic                         1 to 1,024 bytes without `/`; not `.` or `..`
     subscription                  1 to 1,024 bytes; not blank, `.` or `..`, nor one of the brokers' own
     producer, consumer            at most 1,024 bytes
@@ -18,8 +18,8 @@ from typing import Final
 from broker.errors import InvalidTopicName, NotAllowed
 from magnetar_core.bookkeeper.wire.checksum import crc32
 from magnetar_core.runtime.data.visible import controlling, visible
+from magnetar_core.topics.topic_name import PERSISTENT, TopicName, TopicNameError, is_entity_name
 from managed_ledger.compacted.entry import COMPACTION_CURSOR
-from managed_ledger.topic_name import PERSISTENT, TopicName, TopicNameError, is_entity_name
 
 # The longest name of a subscription, producer or consumer, as of a topic. Encoded twice, it still fits into a path of
 # the admin API.

@@ -19,10 +19,10 @@ from broker.wire import pulsar_pb2 as wire
 from broker.wire.frames import FRAME_PADDING_BYTES, command, parse_frame, payload_frame
 from magnetar_core.bookkeeper.wire.framing import FrameSplitter, MalformedFrame
 from magnetar_core.runtime.types import Buffer, MagnetarError
+from magnetar_core.topics.topic_name import TopicName
 from managed_ledger.messages import encode_entry, message_count, metadata_of, split_entry
 from managed_ledger.messages_pb2 import MessageIdData, MessageMetadata
 from managed_ledger.position import Position
-from managed_ledger.topic_name import TopicName
 
 _T: Final = wire.BaseCommand
 
@@ -95,14 +95,14 @@ class SystemClient:
     ) -> Position:
         """Store one message and return where it is. *metadata* gets the producer's part. Raises SystemClientError."""
         async with self.link_to(topic) as link:
-            made = await link.ask(
+            producer = await link.ask(
                 _T.PRODUCER, topic=topic.full, producer_id=1, schema=schema, user_provided_producer_name=False
             )
-            metadata.producer_name = made.producer_success.producer_name
+            metadata.producer_name = producer.producer_success.producer_name
             metadata.sequence_id = 0
             metadata.publish_time = self._now_ms()
             metadata.uncompressed_size = len(payload)
-            metadata.schema_version = made.producer_success.schema_version
+            metadata.schema_version = producer.producer_success.schema_version
             return await link.send(1, encode_entry(metadata, payload))
 
     async def schema(self, topic: TopicName, version: bytes) -> wire.Schema:
@@ -265,22 +265,22 @@ class Link:
     async def _next(self, wanted: int | None, timeout_s: float) -> tuple[wire.BaseCommand, memoryview | None]:
         """The next command, which must be *wanted*; pings are answered meanwhile. Raises SystemClientError."""
         while True:
-            made, entry = await self._read(timeout_s)
-            kind = made.type
+            answer, entry = await self._read(timeout_s)
+            kind = answer.type
             if kind == _T.PING:
                 self.write(command(_T.PONG))
             elif kind in (_T.PONG, _T.ACTIVE_CONSUMER_CHANGE):
                 continue
             elif kind == _T.ERROR:
-                raise Refused(f"{self._name}: {made.error.message}")
+                raise Refused(f"{self._name}: {answer.error.message}")
             elif kind == _T.SEND_ERROR:
-                raise Refused(f"{self._name}: {made.send_error.message}")
+                raise Refused(f"{self._name}: {answer.send_error.message}")
             elif kind in (_T.CLOSE_CONSUMER, _T.CLOSE_PRODUCER):
                 raise SystemClientError(f"{self._name} has given the topic away")
             elif wanted is not None and kind != wanted:
                 raise SystemClientError(f"{self._name} sent {_T.Type.Name(kind)}, not {_T.Type.Name(wanted)}")
             else:
-                return made, entry
+                return answer, entry
 
     async def _read(self, timeout_s: float) -> tuple[wire.BaseCommand, memoryview | None]:
         while not self._frames:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from magnetar.client.async_client import AsyncClient
     from magnetar.client.async_consumer import AsyncConsumer, AsyncReader
     from magnetar.client.async_producer import AsyncProducer
-    from magnetar.client.base.options import Start, SubscriptionType
+    from magnetar.client.base.options import ProducerAccess, Start, SubscriptionType
     from magnetar.client.base.states import StateChange
     from magnetar.client.base.telemetry import Telemetry
     from magnetar.client.blocking.consumer import Consumer, Reader
@@ -47,6 +47,7 @@ __all__ = [
     "MessageId",
     "Outgoing",
     "Producer",
+    "ProducerAccess",
     "Reader",
     "Retry",
     "Schema",
@@ -73,6 +74,7 @@ _HOMES = {
     "MessageId": "magnetar_core.topics.message_id",
     "Outgoing": "magnetar.client.values",
     "Producer": "magnetar.client.blocking.producer",
+    "ProducerAccess": "magnetar.client.base.options",
     "Reader": "magnetar.client.blocking.consumer",
     "Retry": "magnetar.client.retries.retry",
     "Schema": "magnetar.client.codecs.declared",

@@ -98,5 +98,9 @@ class TransactionalTopic(ManagedLedgerError):
     """The topic has messages of transactions, of which some may be aborted."""
 
 
+class OpenTransaction(ManagedLedgerError):
+    """A transaction that has not ended has acknowledged messages of the subscription."""
+
+
 class IncompatibleSchema(ManagedLedgerError):
     """The schema does not fit those that the topic has under its compatibility rule."""

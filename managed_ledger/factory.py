@@ -5,21 +5,21 @@ from collections.abc import Callable
 
 from magnetar_core.bookkeeper.client.client import BookKeeper
 from magnetar_core.bookkeeper.metadata.damage.reports import OnDamage, ignore_damage
-from magnetar_core.bookkeeper.metadata.stores.store import Cancel, MetadataError, MetadataStore, NoNode
+from magnetar_core.bookkeeper.metadata.stores.store import Cancel, MetadataError, MetadataStore
 from magnetar_core.runtime.clock import Clock
 from magnetar_core.runtime.tasks import SingleFlight, Tasks, attempt
-from magnetar_core.runtime.types import MIB, Corruption
+from magnetar_core.runtime.types import MIB
 from managed_ledger.config import ManagedLedgerConfig
 from managed_ledger.errors import StorageUnavailable
 from managed_ledger.ledger import ManagedLedger
+from managed_ledger.ledgers.discarding import discard
 from managed_ledger.ledgers.holdings import Changes, Holdings
 from managed_ledger.ledgers.preparing import Preparations
 from managed_ledger.ledgers.tails import Tails
 from managed_ledger.reading.entry_cache import EntryCache
 from managed_ledger.reading.read_ahead import AheadBudget
 from managed_ledger.records.paths import ROOT, ledger_path
-from managed_ledger.records.pulsar_records import decode_cursor_info, decode_ledger_info
-from managed_ledger.transactions import TransactionNotes
+from managed_ledger.transactions.snapshots import TransactionNotes
 
 log = logging.getLogger(__name__)
 
@@ -154,33 +154,9 @@ class ManagedLedgerFactory:
     async def discard(self, name: str) -> None:
         """Delete a topic that cannot be opened because a record of it cannot be understood (RecordUnreadable).
 
-        Ledgers that readable records name are deleted too. Other ledgers of the topic are left; they carry its name in
-        their metadata. Raises StorageUnavailable.
+        Raises StorageUnavailable.
         """
-        path, ledger_ids, is_damaged = ledger_path(name), set[int](), False
-        try:
-            for child in await self._store.children(path):
-                node = await self._store.get(f"{path}/{child}")
-                try:
-                    ledger_ids.add(decode_cursor_info(b"" if node is None else node.value, child).cursorsLedgerId)
-                except Corruption:
-                    is_damaged = True
-                await self._store.delete(f"{path}/{child}")
-            node = await self._store.get(path)
-            try:
-                record = decode_ledger_info(b"" if node is None else node.value, name)
-                ledger_ids.update(info.ledgerId for info in record.ledgerInfo)
-            except Corruption:
-                is_damaged = True
-            await self._store.delete(path)
-        except NoNode:
-            pass  # deleted by another caller meanwhile
-        except MetadataError as error:
-            raise StorageUnavailable(f"cannot delete {name}: {error}") from error
-        for ledger_id in sorted(named_id for named_id in ledger_ids if named_id >= 0):  # -1: a cursor without one
-            await attempt(f"{name}: deleting its ledger {ledger_id}", self._bookkeeper.delete_ledger(ledger_id))
-        if is_damaged:
-            log.warning("%s was deleted by force; its records were damaged, and ledgers of it may be left", name)
+        await discard(self._store, self._bookkeeper, name)
 
     async def close(self) -> None:
         """Close all open managed ledgers, also those that are being opened."""

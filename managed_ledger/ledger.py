@@ -59,6 +59,7 @@ from managed_ledger.reading.read_ahead import AheadBudget
 from managed_ledger.reading.reading import Entry, Reading
 from managed_ledger.records.offloaded import is_offloaded, what_stays
 from managed_ledger.retention import RetentionRule
+from managed_ledger.transactions.pending_acks import PendingAcks
 from managed_ledger.writing.appending import Appending, AppendListener, State
 from managed_ledger.writing.writing import Writing
 
@@ -95,11 +96,11 @@ class ManagedLedger:
         self._clock = clock
         self._cache = cache
         self._record = TopicRecord(name, bookkeeper, store, config)
-        self._ledgers = self._record.ledgers
+        self.ledgers = self._record.ledgers
         self._appending = Appending()
         self._reading = Reading(
             name,
-            self._ledgers,
+            self.ledgers,
             bookkeeper,
             cache,
             password=config.password,
@@ -109,8 +110,9 @@ class ManagedLedger:
         self._lifecycle = LedgerLifecycle(
             name, self._record, self._reading, bookkeeper, clock, config, self._appending.check_not_ended, tails
         )
-        self._cursors = CursorSet(name, self._ledgers, self._reading, bookkeeper, store, clock, config, ahead_budget)
-        self._writing = Writing(name, self._appending, self._lifecycle, self._ledgers, cache, clock, config)
+        self._cursors = CursorSet(name, self.ledgers, self._reading, bookkeeper, store, clock, config, ahead_budget)
+        self._pending_acks = PendingAcks(name, store, bookkeeper, config.password)
+        self._writing = Writing(name, self._appending, self._lifecycle, self.ledgers, cache, clock, config)
         self.compacted = CompactedLedgers(name, bookkeeper, config)
         """The ledgers that hold what compaction kept."""
         self._config = config
@@ -175,9 +177,10 @@ class ManagedLedger:
         await self._writing.begin_ledger(ahead)
 
     async def _find_index(self) -> None:
-        """Before the next ledger is begun: the record that names it is to have the index (`entry_index`, rule 1)."""
+        """Read the index of the last message into the record. Called before the next ledger is begun: the record that
+        names this ledger has to hold the index, since an empty ledger has none (`entry_index`, rule 1)."""
         try:
-            self._record.index = await stored_index(self._ledgers, self._reading, self._record.properties, self.name)
+            self._record.index = await stored_index(self.ledgers, self._reading, self._record.properties, self.name)
         except Corruption as error:
             raise RecordUnreadable(str(error)) from error
 
@@ -220,7 +223,7 @@ class ManagedLedger:
             name: HeldCursor(cursor.ledger_id, cursor.persisted_mark_delete_position)
             for name, cursor in itertools.islice(self.cursors.items(), CURSORS_MAX)
         }
-        return Holdings(self._record.version, self._ledgers.last_id, cursors)
+        return Holdings(self._record.version, self.ledgers.last_id, cursors)
 
     def _on_next_ledger(self) -> None:
         self.changes.note_ledgers(self.name)
@@ -261,16 +264,6 @@ class ManagedLedger:
         return self._appending.count
 
     @property
-    def last_confirmed(self) -> Position:
-        """The last entry that is acknowledged."""
-        return self._ledgers.last_confirmed
-
-    @property
-    def first_position(self) -> Position:
-        """The position of the oldest entry; for an empty topic, that of the first entry to come."""
-        return self._ledgers.first_position
-
-    @property
     def is_compacted(self) -> bool:
         """Whether a compacted ledger may have entries of ledgers that were trimmed."""
         return self._cursors.is_compacted
@@ -289,48 +282,20 @@ class ManagedLedger:
         self._record.index = index
 
     @property
-    def entries_total(self) -> int:
-        return self._ledgers.entries_total
-
-    @property
     def bytes_total(self) -> int:
         """Bytes of all entries, as the ledgers count them (payload without envelopes)."""
-        return sum(info.size for info in self._ledgers) + self._appending.acked_bytes
-
-    def next_position(self, position: Position) -> Position:
-        """The first position after this one; behind the last entry it is where the next entry will be."""
-        return self._ledgers.next_position(position)
-
-    def previous_position(self, position: Position) -> Position:
-        """The last entry before this one."""
-        return self._ledgers.previous_position(position)
-
-    def check_within(self, position: Position) -> None:
-        """Raises InvalidPosition if *position* lies beyond the end of the topic."""
-        self._ledgers.check_within(position)
-
-    def entries_between(self, after: Position, up_to: Position) -> int:
-        """How many entries come after *after*, up to and including *up_to*."""
-        return self._ledgers.entries_between(after, up_to)
-
-    def position_at(self, index: int) -> Position:
-        """The position of entry number *index* (from 0) of the topic; behind the end if there are fewer."""
-        return self._ledgers.position_at(index)
+        return sum(info.size for info in self.ledgers) + self._appending.acked_bytes
 
     def bytes_after(self, position: Position) -> int:
         """About how many bytes come after *position* (`managed_ledger.reading.backlog_size`)."""
         return bytes_after(self._sizes(), position)
-
-    def closed_ms(self, ledger_id: int) -> int:
-        """When a ledger was closed, in milliseconds since 1970; 0 for a ledger that is open, or not there."""
-        return self._ledgers.closed_ms(ledger_id)
 
     def begun_ms(self, ledger_id: int) -> int:
         """When a ledger was begun, or else the one before it closed: no entry of it is older. 0: it is not known."""
         present = self._lifecycle.present
         if present is not None and present.ledger_id == ledger_id:
             return self._lifecycle.created_ms
-        return self._ledgers.closed_before_ms(ledger_id)
+        return self.ledgers.closed_before_ms(ledger_id)
 
     def position_leaving(self, left_bytes: int) -> Position | None:
         """The first position after which about *left_bytes* or less come; None: there is not more than that."""
@@ -339,10 +304,10 @@ class ManagedLedger:
     def _sizes(self) -> list[LedgerSize]:
         present = self._lifecycle.present
         return [
-            LedgerSize(info.ledgerId, self._appending.acked_bytes, self._ledgers.entries_of(info.ledgerId))
+            LedgerSize(info.ledgerId, self._appending.acked_bytes, self.ledgers.entries_of(info.ledgerId))
             if present is not None and info.ledgerId == present.ledger_id
             else LedgerSize(info.ledgerId, info.size, info.entries)
-            for info in self._ledgers
+            for info in self.ledgers
         ]
 
     def watch_appends(self, callback: Callable[[], None]) -> Callable[[], None]:
@@ -441,9 +406,15 @@ class ManagedLedger:
 
         Raises CursorNotFound, ManagedLedgerFenced, StorageUnavailable; the cursor then stays and holds back trimming.
         """
+        if name in self.cursors:
+            await self._pending_acks.forget(name, self.check_owner)
         await self._cursors.delete(self, name)
         self.changes.note_ledgers(self.name)
         self.trim_if_due()
+
+    async def settle_transactions(self, cursor: ManagedCursor) -> None:
+        """Acknowledge in *cursor* what Apache's brokers have committed of transactions (`PendingAcks.settle`)."""
+        await self._pending_acks.settle(cursor, self.check_owner)
 
     # ---------------------------------------------------------------------------------- trimming
 
@@ -509,7 +480,7 @@ class ManagedLedger:
         readers of what was kept go on behind it. Raises StorageUnavailable, ManagedLedgerFenced, ManagedLedgerClosed.
         """
         self.check_not_ended()
-        last, present = self.last_confirmed, Position(self._ledgers.last_id, -1)
+        last, present = self.ledgers.last_confirmed, Position(self.ledgers.last_id, -1)
         for cursor in list(self.cursors.values()):
             cursor.mark_delete(present if cursor.name == COMPACTION_CURSOR else last)
             await cursor.flush()
@@ -593,10 +564,12 @@ class ManagedLedger:
             # After this write the record names no ledger, and a write by a former owner is a conflict.
             async with self._record.lock:
                 ledger_ids = self._record.ledger_ids
-                left_behind = what_stays(self._ledgers)
+                left_behind = what_stays(self.ledgers)
                 await self._record.write([])
             for place in left_behind:
                 log.warning("%s is deleted: what was offloaded of it stays there: %s", self.name, place)
+            for name in list(self.cursors):
+                await self._pending_acks.forget(name, self.check_owner)
             await self._cursors.delete_all()
             for ledger_id in ledger_ids:
                 await self._record.drop(ledger_id)
@@ -609,14 +582,14 @@ class ManagedLedger:
         current = self._lifecycle.present
         return {
             "entriesAddedCounter": self._appending.entries_added,
-            "numberOfEntries": self.entries_total,
+            "numberOfEntries": self.ledgers.entries_total,
             "totalSize": self.bytes_total,
-            "currentLedgerEntries": self._ledgers.entries_of(current.ledger_id) if current is not None else 0,
+            "currentLedgerEntries": self.ledgers.entries_of(current.ledger_id) if current is not None else 0,
             "currentLedgerSize": self._appending.acked_bytes,
             "lastLedgerCreatedTimestamp": self._lifecycle.created_ms,
             "lastLedgerCreationFailureTimestamp": self._lifecycle.creation_failed_ms,
             "pendingAddEntriesCount": self.pending_count,
-            "lastConfirmedEntry": str(self.last_confirmed),
+            "lastConfirmedEntry": str(self.ledgers.last_confirmed),
             "state": self.state,
             "ledgers": [
                 {
@@ -626,7 +599,7 @@ class ManagedLedger:
                     "offloaded": is_offloaded(info),
                     "underReplicated": False,
                 }
-                for info in self._ledgers
+                for info in self.ledgers
             ],
             "cursors": self._cursors.stats(),
         }

@@ -176,7 +176,9 @@ def fields_problem(metadata: Buffer, keys: Container[int] = _KEYS) -> str | None
 def _has_broken_text(metadata: MessageMetadata | SingleMessageMetadata) -> bool:
     if _is_broken(metadata.partition_key):
         return True
-    return any(_is_broken(item.key) or _is_broken(item.value) for item in metadata.properties)
+    # Most have none, and to walk over none takes 0.4 µs a message.
+    properties = metadata.properties
+    return bool(properties) and any(_is_broken(item.key) or _is_broken(item.value) for item in properties)
 
 
 def _is_broken(text: object) -> bool:
@@ -329,7 +331,7 @@ def iterate_batch(payload: Buffer, count: int) -> Iterator[Message]:
 
 
 def messages_of(data: Buffer) -> tuple[MessageMetadata, Iterator[Message]]:
-    """The metadata of an entry and its messages; as `messages_in`."""
+    """The metadata of the entry *data*, and its messages. Raises Corruption where `messages_in` does."""
     parts = split_entry(data)
     metadata = metadata_of(parts)
     return metadata, messages_in(parts, metadata)

@@ -24,3 +24,7 @@ grep '^[a-z].*==' requirements/dev.txt | grep -v '^pyspark==' | sed 's/ .*//' >"
 CUSTOM_COMPILE_COMMAND="make requirements" "$tools/bin/pip-compile" --quiet --generate-hashes --no-emit-index-url \
     --no-emit-find-links --strip-extras --allow-unsafe --no-annotate --constraint "$tools/constraint.txt" \
     --output-file=requirements/lakehouse.txt requirements/lakehouse.in
+# What services on the web run in, whose blocks in docs/topic-api.md are tests (tests/process/test_web_services.py).
+CUSTOM_COMPILE_COMMAND="make requirements" "$tools/bin/pip-compile" --quiet --generate-hashes --no-emit-index-url \
+    --no-emit-find-links --strip-extras --allow-unsafe --no-annotate --constraint "$tools/constraint.txt" \
+    --output-file=requirements/web.txt requirements/web.in

@@ -6,12 +6,13 @@
 
 Apache's nodes take part in the same election. Rules:
 
-1. A candidate that is not first watches only the one right before it, so that the end of one wakes one.
+1. A candidate that is not first watches only the one right before it, so that the end of
+   a candidate wakes only its successor.
 2. Being elected is a hint (I59, I70): two auditors at once do no harm, because marks are only ever added by them.
 3. After the session was lost there is no candidate of ours any more. The node ends then (`node`), and the process
    that started it starts it anew, as with Apache.
-4. A node that is started anew in the same session removes what its former candidacy left: one whose making was not
-   answered, or whose end the store did not take. Before the others it would audit for ever, without an auditor.
+4. A node that is started anew in the same session removes what its former candidacy left: a candidate whose
+   creation was not answered, or whose deletion failed. It would stay the first of all, although no auditor runs.
 """
 
 import contextlib
@@ -56,9 +57,14 @@ class AuditorElection:
     async def start(
         self, on_elected: Callable[[], Awaitable[None]], on_failure: Callable[[BaseException], None]
     ) -> None:
-        """Become a candidate; *on_elected* is called once, when this one is first. Raises MetadataError."""
+        """Become a candidate. Raises MetadataError.
+
+        *on_elected* is called once, when this candidate is elected; *on_failure* gets an error of it, or one
+        that ends the candidacy.
+        """
         self._tasks.on_failure = on_failure
         await self._remove_left_behind()
+        # The session's end deletes the node; the store appends the number to its name.
         path = await self._store.put_sequential(
             f"{self._path}/{_PREFIX}", board.encode_vote(self._name), ephemeral=True
         )
@@ -110,7 +116,7 @@ class AuditorElection:
         await on_elected()
 
     async def _before(self) -> str | None:
-        """The candidate right before this one, which is watched from now on; None: this one is first."""
+        """The candidate right before this one, which is watched from now on; None: this candidate is first."""
         assert self._own is not None
         names = await candidates(self._store, self._root)
         number = _number(self._own)

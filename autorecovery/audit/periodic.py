@@ -5,10 +5,8 @@
 
 Rules:
 
-1. A check is due when its period has passed since the last one ended; one that never ran is due at once.
-2. It takes about half of its period, so that it ends in time where reading is slower than expected. Where all entries
-   of a ledger are read, they are spread over the ledger's share of that, or ten minutes. An operator's check is not
-   spread.
+1. When it is due, and that it takes about half of its period: `due_check`.
+2. Where all entries of a ledger are read, they are spread over the ledger's share of that, or ten minutes.
 3. A ledger is marked for bookies that are gone and for those that say that they lack an entry. A bookie that does
    not answer is only counted and reported (`checks`, rule 1). One that is gone and has time left is left to the audit.
 4. One ledger that cannot be looked at does not end the check.
@@ -20,6 +18,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
+from autorecovery.audit.due_check import DueCheck
 from autorecovery.ledgers.catalogue import LedgerCatalogue
 from autorecovery.ledgers.checks import Depth, is_trailing
 from autorecovery.repair.one_ledger import LedgerRepair, OnRead
@@ -28,11 +27,10 @@ from magnetar_core.bookkeeper.metadata.ledgers.ledger_metadata import LedgerMeta
 from magnetar_core.bookkeeper.metadata.ledgers.ledger_store import LedgerStore
 from magnetar_core.bookkeeper.metadata.marks.board import MarkBoard
 from magnetar_core.bookkeeper.metadata.marks.underreplication import PeriodicCheck
-from magnetar_core.bookkeeper.metadata.stores.store import MetadataError, NoNode
+from magnetar_core.bookkeeper.metadata.stores.store import NoNode
 from magnetar_core.runtime.clock import Clock
 from magnetar_core.runtime.data.json_text import parse_json
 from magnetar_core.runtime.rate_limiter import RateLimiter
-from magnetar_core.runtime.tasks import Bell, Tasks
 from magnetar_core.runtime.types import GIB, Corruption
 
 log = logging.getLogger(__name__)
@@ -43,18 +41,12 @@ _NOTE_S: Final = 5.0
 # Waiting between two ledgers is done in steps of this, so that switches and operators are noticed meanwhile.
 _STEP_S: Final = 5.0
 
-# The metadata store is away: time until the next try.
-_RETRY_S: Final = 5.0
-
 # The entries of one ledger are read within this: meanwhile the next auditor would begin with the ledger anew.
 _LEDGER_S_MAX: Final = 600.0
 
 # Bytes around the payload of an entry, at most; and the bytes that a ledger that is still written counts for.
 _AROUND_BYTES: Final = 64
 _OPEN_BYTES: Final = 1 * GIB
-
-# While auto-recovery is switched off for the cluster, the switch is looked at again after this.
-_OFF_S: Final = 30.0
 
 
 class CheckKind(NamedTuple):
@@ -88,7 +80,7 @@ class CheckStatus:
     last_ended_ms: int | None = None
 
 
-class LedgerCheck:
+class LedgerCheck(DueCheck):
     """One periodic check. Used on the loop, by the auditor's node."""
 
     def __init__(
@@ -105,83 +97,13 @@ class LedgerCheck:
     ) -> None:
         """*period_s* 0: never by itself. *has_time_left*: whether a bookie that is gone may still come back before its
         ledgers are to be marked."""
-        assert period_s >= 0
-        self._kind = kind
-        self._period_s = period_s
+        super().__init__(kind.name, f"check of {kind.name}", kind.noted, period_s, marks, clock)
+        self._depth = kind.depth
         self._catalogue = catalogue
         self._ledgers = ledgers
-        self._marks = marks
         self._repair = repair
-        self._clock = clock
         self._has_time_left = has_time_left
-        self._tasks = Tasks(f"check of {kind.name}")
-        self._asked = Bell()
-        self._is_asked = False
-        self.status = CheckStatus()
-
-    @property
-    def name(self) -> str:
-        return self._kind.name
-
-    def start(self, on_failure: Callable[[BaseException], None]) -> None:
-        self._tasks.on_failure = on_failure
-        self._tasks.spawn(self._run(), "run")
-
-    async def stop(self) -> None:
-        """End; the next auditor goes on about where this one is."""
-        await self._tasks.cancel()
-
-    def run_now(self) -> None:
-        """An operator asks: begin, or go on without waiting in between."""
-        self._is_asked = True
-        self._asked.ring()
-
-    # ----------------------------------------------------------------------------------------- when
-
-    async def _run(self) -> None:
-        while True:
-            try:
-                wait_s = await self._due_s()
-                if wait_s > 0:
-                    await self._asked.until(lambda: self._is_asked, self._clock, min(wait_s, _OFF_S))
-                    continue
-                await self._check()
-            except MetadataError as error:
-                log.warning("the check of %s goes on in %g s: %s", self.name, _RETRY_S, error)
-                await self._clock.sleep(_RETRY_S)
-            finally:
-                self.status.is_running = False
-
-    async def _due_s(self) -> float:
-        """Seconds until the check is to begin; 0: now. Raises MetadataError."""
-        if not await self._marks.is_enabled():
-            return _OFF_S
-        if self._is_asked or (self._period_s and await self._progress() is not None):
-            return 0.0
-        if not self._period_s:
-            return _OFF_S
-        self.status.last_ended_ms = ended_ms = await self._last_ended_ms()
-        if ended_ms is None:
-            return 0.0  # rule 1
-        return max(ended_ms / 1000 + self._period_s - self._clock.wall_ms() / 1000, 0.0)
-
-    async def _last_ended_ms(self) -> int | None:
-        try:
-            if self._kind.noted is not None:
-                return await self._marks.last_checked_ms(self._kind.noted)
-            value = await self._marks.progress(f"{self.name}-ended")
-            return None if value is None else int(value)
-        except (Corruption, ValueError) as error:
-            log.warning("when the check of %s ended last cannot be read, so it runs now: %s", self.name, error)
-            return None
-
-    async def _note_end(self) -> None:
-        wall_ms = self._clock.wall_ms()
-        if self._kind.noted is not None:
-            await self._marks.set_last_checked(self._kind.noted, wall_ms)
-        else:
-            await self._marks.set_progress(f"{self.name}-ended", b"%d" % wall_ms)
-        self.status.last_ended_ms = wall_ms
+        self.status: CheckStatus = CheckStatus()
 
     # ------------------------------------------------------------------------------------- one check
 
@@ -201,9 +123,7 @@ class LedgerCheck:
             began_s = self._clock.monotonic()
             await self._look(ledger_id, rest_s)
             await self._rest(ledger_id, rest_s - (self._clock.monotonic() - began_s))
-        self._is_asked = False
-        await self._note_end()
-        await self._marks.set_progress(self.name, b"")
+        await self._end()
         status = self.status
         log.info(
             "the check of %s has ended: %d ledgers, %d marked, of %d some bookie was silent",
@@ -219,7 +139,7 @@ class LedgerCheck:
         try:
             metadata = (await self._ledgers.read(ledger_id)).metadata
             spread = self._spread(metadata, min(seconds, _LEDGER_S_MAX))
-            verdicts = await self._repair.look(ledger_id, metadata, self._kind.depth, on_read=spread)
+            verdicts = await self._repair.look(ledger_id, metadata, self._depth, on_read=spread)
         except (NoNode, NoSuchLedger):
             return
         except (Corruption, BookKeeperError) as error:
@@ -248,7 +168,7 @@ class LedgerCheck:
         async def wait(read_bytes: int) -> None:
             if limiter is not None:
                 wait_s = limiter.spend(self._clock.monotonic(), read_bytes)
-                await self._asked.until(lambda: self._is_asked, self._clock, wait_s)
+                await self._wait(wait_s)
 
         return wait
 
@@ -256,12 +176,11 @@ class LedgerCheck:
         """Rule 2. Raises MetadataError."""
         while seconds > 0 and not self._is_asked:
             step_s = min(seconds, _STEP_S)
-            await self._asked.until(lambda: self._is_asked, self._clock, step_s)
+            await self._wait(step_s)
             seconds -= step_s
             if step_s == _STEP_S:
                 await self._note(ledger_id + 1)
-        while not await self._marks.is_enabled():
-            await self._clock.sleep(_OFF_S)
+        await self._until_enabled()
 
     # ---------------------------------------------------------------------------------------- progress
 

@@ -12,43 +12,30 @@ Rules:
 3. A check that could not read everything has not taken place: it goes on where it was. A record that is damaged does
    not stop it.
 4. Where all bookies are on one host, nothing is a violation (`topology`).
-5. It takes about half of its period, as other checks do (`periodic`, rule 2), so that it marks ledgers bit by bit.
-   An operator's check is not spread.
+5. It is due, and takes about half of its period, as other checks (`due_check`), so that it marks ledgers bit by bit.
 """
 
 import asyncio
 import json
 import logging
 from collections import deque
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
+from autorecovery.audit.due_check import DueCheck
 from autorecovery.ledgers.catalogue import LedgerCatalogue
 from autorecovery.ledgers.index import IndexedLedger
 from magnetar_core.bookkeeper.client.client import BookKeeper
 from magnetar_core.bookkeeper.client.errors import BookKeeperError
 from magnetar_core.bookkeeper.metadata.marks.board import MarkBoard
 from magnetar_core.bookkeeper.metadata.marks.underreplication import PeriodicCheck
-from magnetar_core.bookkeeper.metadata.stores.store import MetadataError
 from magnetar_core.runtime.clock import Clock
 from magnetar_core.runtime.data.json_text import parse_json
-from magnetar_core.runtime.tasks import Bell, Tasks
-from magnetar_core.runtime.types import Corruption
 
 log = logging.getLogger(__name__)
 
-# Whether a check is due is looked at so often while auto-recovery is off, or nothing is due.
-_LOOK_S: Final = 30.0
-
-# The metadata store is away: time until the next try.
-_RETRY_S: Final = 5.0
-
 # Ledgers that are looked at between two rests, in some 10 ms. Where the check is, is stored as often.
 _BATCH: Final = 256
-
-# The name of its progress.
-_NAME: Final = "placement"
 
 # Ledgers that are named with what they lack; the others are only counted.
 _NAMED_MAX: Final = 100
@@ -102,7 +89,7 @@ def decode_progress(value: bytes) -> Progress:
     return Progress(numbers[0], PlacementStatus(looked_at=looked_at, violating=violating, marked=marked, named=named))
 
 
-class PlacementCheck:
+class PlacementCheck(DueCheck):
     """The check of one auditor. Used on the loop."""
 
     def __init__(
@@ -116,62 +103,11 @@ class PlacementCheck:
         marks_violations: bool,
     ) -> None:
         """*period_s* 0: never by itself. *marks_violations*: have workers move copies (rule 2)."""
-        assert period_s >= 0
-        self._period_s = period_s
+        super().__init__("placement", "placement check", PeriodicCheck.PLACEMENT, period_s, marks, clock)
         self._bookkeeper = bookkeeper
         self._catalogue = catalogue
-        self._marks = marks
-        self._clock = clock
         self._marks_violations = marks_violations
-        self._tasks = Tasks("placement check")
-        self._asked = Bell()
-        self._is_asked = False
-        self.status = PlacementStatus()
-
-    def start(self, on_failure: Callable[[BaseException], None]) -> None:
-        self._tasks.on_failure = on_failure
-        self._tasks.spawn(self._run(), "run")
-
-    async def stop(self) -> None:
-        await self._tasks.cancel()
-
-    def run_now(self) -> None:
-        """An operator asks."""
-        self._is_asked = True
-        self._asked.ring()
-
-    async def _run(self) -> None:
-        while True:
-            try:
-                wait_s = await self._due_s()
-                if wait_s > 0:
-                    await self._asked.until(lambda: self._is_asked, self._clock, min(wait_s, _LOOK_S))
-                    continue
-                await self._check()
-            except MetadataError as error:
-                log.warning("the placement check goes on in %g s: %s", _RETRY_S, error)
-                await self._clock.sleep(_RETRY_S)
-            finally:
-                self.status.is_running = False
-
-    async def _due_s(self) -> float:
-        """Seconds until the check is to begin; 0: now. Raises MetadataError."""
-        if not await self._marks.is_enabled():
-            self._is_asked = False
-            return _LOOK_S
-        if self._is_asked:
-            return 0.0
-        if not self._period_s:
-            return _LOOK_S
-        try:
-            ended_ms = await self._marks.last_checked_ms(PeriodicCheck.PLACEMENT)
-        except Corruption as error:
-            log.warning("when the last placement check ended cannot be read, so it runs now: %s", error)
-            return 0.0
-        self.status.last_ended_ms = ended_ms
-        if ended_ms is None:
-            return 0.0
-        return max(ended_ms / 1000 + self._period_s - self._clock.wall_ms() / 1000, 0.0)
+        self.status: PlacementStatus = PlacementStatus()
 
     async def _check(self) -> None:
         progress = await self._progress()
@@ -190,10 +126,7 @@ class PlacementCheck:
             if left:
                 await self._note(Progress(left[0], status))
                 await self._rest(rest_s)
-        self._is_asked = False
-        await self._marks.set_progress(_NAME, b"")
-        status.last_ended_ms = self._clock.wall_ms()
-        await self._marks.set_last_checked(PeriodicCheck.PLACEMENT, status.last_ended_ms)
+        await self._end()
         log.log(
             logging.WARNING if status.violating else logging.INFO,
             "placement check: of %d closed ledgers, %d have copies in too few regions, racks or hosts; %d are to be "
@@ -218,13 +151,12 @@ class PlacementCheck:
     async def _rest(self, seconds: float) -> None:
         """Rule 5. Raises MetadataError."""
         await asyncio.sleep(0)
-        await self._asked.until(lambda: self._is_asked, self._clock, seconds)
-        while not await self._marks.is_enabled():
-            await self._clock.sleep(_LOOK_S)
+        await self._wait(seconds)
+        await self._until_enabled()
 
     async def _progress(self) -> Progress:
         """Where a former check stopped, and what it had found; the beginning if there is none. Raises MetadataError."""
-        value = await self._marks.progress(_NAME)
+        value = await self._marks.progress(self.name)
         if value is None:
             return Progress(0, PlacementStatus())
         try:
@@ -234,7 +166,7 @@ class PlacementCheck:
             return Progress(0, PlacementStatus())
 
     async def _note(self, progress: Progress) -> None:
-        await self._marks.set_progress(_NAME, encode_progress(progress))
+        await self._marks.set_progress(self.name, encode_progress(progress))
 
     async def _may_move(self, ledger_id: int, ledger: IndexedLedger) -> bool:
         """Whether some copy of a ledger has a better place. A record may limit its ledger to groups of bookies: then

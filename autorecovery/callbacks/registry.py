@@ -201,13 +201,14 @@ class CallbackRegistry:
             await self.drop_event(event_id)
             return
         wanting = [registered for registered in callbacks if rules.wants(registered.callback, event)]
+        pending = [f"{self._pending_path(registered.callback.id)}/{event_id}" for registered in wanting]
         try:
             await self._store.multi(
                 [
                     Delete(path, node.version),
                     # Before the puts: they would create a removed callback again, as the parent of what they write.
-                    *(Check(self._path_of(one.callback.id), one.version) for one in wanting),
-                    *(Put(f"{self._pending_path(one.callback.id)}/{event_id}", node.value, NO_NODE) for one in wanting),
+                    *(Check(self._path_of(registered.callback.id), registered.version) for registered in wanting),
+                    *(Put(pending_path, node.value, NO_NODE) for pending_path in pending),
                 ]
             )
         except NoNode as error:

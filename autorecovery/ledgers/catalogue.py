@@ -50,8 +50,6 @@ class LedgerCatalogue:
         self._has_no_watch = False
         self.full_readings = 0
         """How often all records were read."""
-        self.records_read = 0
-        """Records of single ledgers that were read because a watch named them."""
 
     async def read(self) -> LedgerIndex:
         """The index, true as rule 2 says. The next call by anybody changes the same object.
@@ -107,7 +105,6 @@ class LedgerCatalogue:
             async for ledger_id, record in _read_each(self._ledgers, iter(sorted(due))):
                 _keep(self._index, ledger_id, record)
                 left.discard(ledger_id)
-                self.records_read += 1
         finally:
             if left and self._changed is not None:
                 self._changed |= left  # rule 3

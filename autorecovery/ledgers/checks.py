@@ -161,7 +161,9 @@ def first_unlisted(fragment: Fragment, index: int, groups: Iterable[tuple[int, i
                 continue
             # Striping makes runs that are as far apart as the ensemble is long. If one of them has all that the bookie
             # should have of its stripe, the others have, too.
-            is_stripe = period == count and not any(fragment.holds(index, one) for one in range(end, begin + period))
+            is_stripe = period == count and not any(
+                fragment.holds(index, entry_id) for entry_id in range(end, begin + period)
+            )
             wanted = fragment.first_held(index, last + size if is_stripe else end)
             break
         else:

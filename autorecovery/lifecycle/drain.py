@@ -180,8 +180,12 @@ class Drain:
             return []
         view = self._view_of(problems)
         # A report may be an old one (of a drain before this): it counts once it has stood for a while.
-        since_s = self._lost_since_s = {one: self._lost_since_s.get(one, now_s) for one in view.hopeless}
-        hopeless = {one: why for one, why in view.hopeless.items() if now_s - since_s[one] >= CONFIRM_S}
+        since_s = self._lost_since_s = {
+            ledger_id: self._lost_since_s.get(ledger_id, now_s) for ledger_id in view.hopeless
+        }
+        hopeless = {
+            ledger_id: why for ledger_id, why in view.hopeless.items() if now_s - since_s[ledger_id] >= CONFIRM_S
+        }
         self._view = view = DrainView(view.ledgers_left, view.waiting, hopeless)
         self._progress.note(
             now_s,

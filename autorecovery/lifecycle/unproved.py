@@ -142,12 +142,13 @@ class UnprovedLedgers:
         return parts
 
     async def _put(self, name: str, ids: frozenset[int] | None) -> None:
+        """Write the part *name*; *ids* None: every ledger (rule 3). Raises MetadataError; parts are then read again."""
         assert self._parts is not None
         assert ids is None or len(ids) <= PART_LEDGERS_MAX
-        known = self._parts.get(name)
+        part = self._parts.get(name)
         value = _ALL if ids is None else encode(ids)
         try:
-            version = await self._store.put(f"{self._path}/{name}", value, NO_NODE if known is None else known.version)
+            version = await self._store.put(f"{self._path}/{name}", value, NO_NODE if part is None else part.version)
         except MetadataError:
             self._parts = None
             raise

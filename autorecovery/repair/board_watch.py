@@ -11,7 +11,7 @@ whether it was the last of them.
 import contextlib
 import logging
 import re
-from collections.abc import Callable, Set
+from collections.abc import Callable
 from typing import Final
 
 from magnetar_core.bookkeeper.metadata.marks.board import MarkBoard
@@ -50,13 +50,9 @@ class MarkWatch:
         self._read_s = 0.0
         """How long the last look took."""
         self._watches: dict[str, Cancel] = {}
-        self._marked: set[int] = set()
-        self._listeners: list[Callable[[], None]] = []
-
-    @property
-    def marked(self) -> Set[int]:
+        self.marked: set[int] = set()
         """Ledgers that have a mark, as of the last look. The next look makes another set."""
-        return self._marked
+        self._listeners: list[Callable[[], None]] = []
 
     def watch(self, changed: Callable[[], None]) -> Cancel:
         """Call *changed* after the set has become different."""
@@ -81,7 +77,7 @@ class MarkWatch:
 
     def forget(self, ledger_id: int) -> None:
         """Its mark was just taken down: noted here at once, so that nobody chooses it again before the next look."""
-        self._marked.discard(ledger_id)
+        self.marked.discard(ledger_id)
 
     async def _follow(self) -> None:
         while True:
@@ -112,8 +108,8 @@ class MarkWatch:
             marked.update(_id_of(f"{above}/{name}") for name in names)
             if not names:
                 empty.append(above)
-        if marked != self._marked:
-            self._marked = marked
+        if marked != self.marked:
+            self.marked = marked
             for changed in tuple(self._listeners):
                 changed()
         for above in empty:

@@ -72,7 +72,8 @@ class FragmentCopier:
         self._targets = targets
         self._gone = gone
         self._pace = pace
-        in_place = {one: fragment.last_entry_id + 1 for one in targets.items() if fragment.ensemble[one[0]] == one[1]}
+        end = fragment.last_entry_id + 1
+        in_place = {(at, bookie): end for at, bookie in targets.items() if fragment.ensemble[at] == bookie}
         self._had = {**(had or {}), **in_place}
         self._next_entry_id = fragment.first_entry_id
         self._under_way: set[int] = set()
@@ -190,7 +191,9 @@ class FragmentCopier:
         self._under_way.discard(run[0].entry_id)
 
     async def _write_to(self, index: int, bookie: str, run: Sequence[Stored]) -> None:
-        held = [one for one in run if self._fragment.holds(index, one.entry_id)] if self._is_striped else list(run)
+        held = list(run)
+        if self._is_striped:
+            held = [entry for entry in run if self._fragment.holds(index, entry.entry_id)]
         had = [entry for entry in held if entry.entry_id < self._had.get((index, bookie), 0)]
         if had and await self._has_still(bookie, had):
             held = held[len(had) :]

@@ -228,7 +228,9 @@ class LedgerRepair:
                 return [await self._ask_list(replicas.ledger_id, fragment, index, turns)]
             if depth is Depth.ALL or (is_suspect and self._suspect_depth is Depth.ALL):
                 return [await self._ask_all(replicas, fragment, index, turns, on_read)]
-            answers = list(await asyncio.gather(*(_ask(replicas, bookie, one, turns) for one in ends(fragment, index))))
+            answers = list(
+                await asyncio.gather(*(_ask(replicas, bookie, entry_id, turns) for entry_id in ends(fragment, index)))
+            )
             if is_suspect and self._suspect_depth is Depth.LISTS:
                 listed = await self._ask_list(replicas.ledger_id, fragment, index, turns)
                 # Bookies that never list anything are taken at their ends, or no mark of theirs would ever go.
@@ -385,7 +387,7 @@ class LedgerRepair:
         replicas = self._bookkeeper.replicas(ledger_id, metadata)
         turns = asyncio.Semaphore(_READS_MAX)
         asked = [(bookie, entry_id) for index, bookie in targets.items() for entry_id in ends(fragment, index)]
-        answers = await asyncio.gather(*(_ask(replicas, bookie, one, turns) for bookie, one in asked))
+        answers = await asyncio.gather(*(_ask(replicas, bookie, entry_id, turns) for bookie, entry_id in asked))
         return all(answer is Copy.PRESENT for answer in answers)
 
     def _choose(

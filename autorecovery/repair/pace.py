@@ -50,7 +50,8 @@ class Pace:
         """*bytes_per_s* None: no limit of that kind."""
         self._clock = clock
         self._limiter = None if bytes_per_s is None else RateLimiter(bytes_per_s)
-        self._window_bytes = _WINDOW_BYTES_MAX
+        self.window_bytes = _WINDOW_BYTES_MAX
+        """What may be under way at the moment."""
         self._under_way_bytes = 0
         self._waiting_bytes = 0
         self._readings = 0
@@ -59,11 +60,6 @@ class Pace:
         self._slow_in_a_row = 0
         self._ended = Bell()
 
-    @property
-    def window_bytes(self) -> int:
-        """What may be under way at the moment."""
-        return self._window_bytes
-
     @contextlib.asynccontextmanager
     async def turn(self, size: int) -> AsyncIterator[None]:
         """Wait until *size* bytes may go out; within it they are written, and how long that takes is counted."""
@@ -71,7 +67,7 @@ class Pace:
         self._waiting_bytes += size
         try:
             await self.read(size)
-            while self._under_way_bytes and self._under_way_bytes + size > self._window_bytes:  # rule 2
+            while self._under_way_bytes and self._under_way_bytes + size > self.window_bytes:  # rule 2
                 await self._ended.rung()
         except BaseException:
             self._ended.ring()
@@ -91,7 +87,7 @@ class Pace:
     @contextlib.asynccontextmanager
     async def reading(self) -> AsyncIterator[None]:
         """Wait until what is read within it would not only wait for its turn (rule 3)."""
-        while self._taken_bytes >= self._window_bytes:
+        while self._taken_bytes >= self.window_bytes:
             await self._ended.rung()
         self._readings += 1
         try:
@@ -115,9 +111,9 @@ class Pace:
         self._fastest_s = min(self._fastest_s * (1 + _FORGET_SHARE), took_s)
         if took_s <= max(self._fastest_s * _SLOW_FACTOR, _NEVER_SLOW_S):
             self._slow_in_a_row = 0
-            self._window_bytes = min(self._window_bytes + _WINDOW_STEP_BYTES, _WINDOW_BYTES_MAX)
+            self.window_bytes = min(self.window_bytes + _WINDOW_STEP_BYTES, _WINDOW_BYTES_MAX)
             return
         self._slow_in_a_row += 1
         if self._slow_in_a_row == _SLOW_IN_A_ROW:
             self._slow_in_a_row = 0
-            self._window_bytes = max(self._window_bytes // 2, _WINDOW_BYTES_MIN)
+            self.window_bytes = max(self.window_bytes // 2, _WINDOW_BYTES_MIN)

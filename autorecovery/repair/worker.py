@@ -122,6 +122,8 @@ class ReplicationWorker:
         self._under_way: set[int] = set()
         self._waiting: dict[int, Waiting] = {}
         self._locked_until: dict[int, float] = {}
+        self._have_locks_changed = False
+        """Some of those may be free."""
         self._deleted_look_s = 0.0
         """Clock of the next look for deleted ledgers."""
         self.counts = WorkerCounts()
@@ -174,7 +176,7 @@ class ReplicationWorker:
         self._wake()
 
     def _on_locks(self) -> None:
-        self._locked_until.clear()
+        self._have_locks_changed = True
         self._wake()
 
     def _on_bookies(self) -> None:
@@ -221,6 +223,11 @@ class ReplicationWorker:
         free = self._ledgers_max - len(self._under_way)
         if free <= 0:
             return
+        if self._have_locks_changed and self._locked_until:
+            # One request. To try each again would be one for each, of each worker, whenever any lock comes or goes.
+            self._have_locks_changed = False
+            locked = await self._marks.locked()
+            self._locked_until = {each: until for each, until in self._locked_until.items() if each in locked}
         candidates = self._candidates()
         free = min(free, len(candidates), _TAKEN_MAX - len(self._locked_until))
         for ledger_id in (_taken_from(candidates, self._rng) for _ in range(free)):
@@ -261,7 +268,7 @@ class ReplicationWorker:
         if now < self._deleted_look_s:
             return
         self._deleted_look_s = now + _DELETED_LOOK_S
-        waiting = [ledger_id for ledger_id, one in self._waiting.items() if one.due_s is None]
+        waiting = [ledger_id for ledger_id, waiting_ledger in self._waiting.items() if waiting_ledger.due_s is None]
         for ledger_id in self._rng.sample(waiting, min(len(waiting), _DELETED_LOOKED_AT_MAX)):
             if await self._repair.is_deleted(ledger_id) and ledger_id in self._waiting:
                 self._make_due(ledger_id, self._waiting[ledger_id])

@@ -100,7 +100,7 @@ def gc_details_json(status: GcStatus, started_ms: int) -> dict[str, Any]:
 def ledger_json(ledger_id: int, record: Versioned) -> dict[str, Any]:
     """The record of a ledger; bytes are in base64. Format 1 has neither digest nor time."""
     metadata = record.metadata
-    is_first = metadata.format_version == 1
+    is_format_1 = metadata.format_version == 1
     return {
         "ledgerId": ledger_id,
         "metadataFormatVersion": metadata.format_version,
@@ -110,8 +110,8 @@ def ledger_json(ledger_id: int, record: Versioned) -> dict[str, Any]:
         "state": metadata.state.name,
         "length": metadata.length,
         "lastEntryId": metadata.last_entry_id,
-        "ctime": -1 if is_first else record.created_ms,
-        "digestType": None if is_first else _DIGESTS.get(metadata.digest_type, metadata.digest_type.name),
+        "ctime": -1 if is_format_1 else record.created_ms,
+        "digestType": None if is_format_1 else _DIGESTS.get(metadata.digest_type, metadata.digest_type.name),
         "password": base64.b64encode(metadata.password).decode(),
         "customMetadata": {name: base64.b64encode(value).decode() for name, value in metadata.custom_metadata},
         "closed": metadata.is_closed,

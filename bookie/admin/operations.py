@@ -10,20 +10,14 @@ Rules:
 import asyncio
 import contextlib
 import posixpath
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
 from bookie.assembly import BookieParts, Lifecycle
-from bookie.config import BookieConfig
 from bookie.disks.read_only import DiskCheck, Reason
 from bookie.latency import BookieLatency
-from bookie.maintenance.garbage.collector import GcStatus
-from bookie.maintenance.integrity import IntegrityStatus
-from bookie.maintenance.lost_logs import LostLogsStatus
-from bookie.maintenance.rebuild.findings import OnlineRebuildStatus
-from bookie.maintenance.scrub import ScrubStatus
 from bookie.storage.entry_log.files import file_name as log_name
 from bookie.storage.entry_log.files import list_logs
 from bookie.storage.journal.writer import file_name as journal_name
@@ -98,14 +92,14 @@ class BookieOperations:
 
     def __init__(self, parts: BookieParts, lifecycle: Lifecycle) -> None:
         node = parts.node
-        self._bookie_id = node.bookie_id
+        self.bookie_id = node.bookie_id
         self._address = node.address
-        self._config = node.config
+        self.config = node.config
         self._files = node.files
         self._directories = node.directories
         self._worker = node.threads.maintenance
         self._clock = node.clock
-        self._parts = parts
+        self.parts = parts
         self._lifecycle = lifecycle
         # Not the advertised address, which may be a name that only clients can resolve.
         own = {"0.0.0.0": "127.0.0.1", "": "127.0.0.1", "::": "::1"}
@@ -116,14 +110,6 @@ class BookieOperations:
     # -- how it is
 
     @property
-    def bookie_id(self) -> str:
-        return self._bookie_id
-
-    @property
-    def config(self) -> BookieConfig:
-        return self._config
-
-    @property
     def is_ready(self) -> bool:
         """Whether the bookie is fully started and serves."""
         return self._lifecycle.is_ready
@@ -132,10 +118,10 @@ class BookieOperations:
         failure = self._lifecycle.failure
         return State(
             running=self._lifecycle.is_running,
-            read_only=self._parts.mode.is_read_only,
+            read_only=self.parts.mode.is_read_only,
             shutting_down=self._lifecycle.is_shutting_down,
-            available_for_high_priority_writes=self._parts.mode.is_available_for_high_priority,
-            reasons=self._parts.mode.reasons,
+            available_for_high_priority_writes=self.parts.mode.is_available_for_high_priority,
+            reasons=self.parts.mode.reasons,
             failure=None if failure is None else str(failure),
         )
 
@@ -147,14 +133,14 @@ class BookieOperations:
             raise MagnetarError(f"the size of the ledger directories cannot be read: {error}") from error
         host, port = self._address
         return Info(
-            bookie_id=self._bookie_id,
+            bookie_id=self.bookie_id,
             host=host,
             port=port,
             total_bytes=usage.total_bytes,
             free_bytes=usage.free_bytes,
-            disks=self._parts.space.checks,
-            ledgers=len(self._parts.rules.ledgers),
-            connections=len(self._parts.server.connections),
+            disks=self.parts.space.checks,
+            ledgers=len(self.parts.rules.ledgers),
+            connections=len(self.parts.server.connections),
             uptime_s=self._clock.monotonic() - self._started_s,
         )
 
@@ -163,77 +149,23 @@ class BookieOperations:
         problems = await self._worker.run(self._try_directories)
         try:
             async with asyncio.timeout(_SANITY_TIMEOUT_S):
-                await ask_disks(*self._own_address, self._parts.local_certificates)
+                await ask_disks(*self._own_address, self.parts.local_certificates)
         except (OSError, MagnetarError, TimeoutError) as error:
             problems.append(f"port {self._address[1]} does not answer: {error!r}")
-        return Sanity(not problems, self._parts.mode.is_read_only, tuple(problems))
+        return Sanity(not problems, self.parts.mode.is_read_only, tuple(problems))
 
-    # -- mode
-
-    async def set_read_only(self, reason: Reason = Reason.OPERATOR, detail: str = "") -> None:
-        """Take no more adds, for *reason* (only operator can be set). Raises NotChanged."""
-        await self._parts.mode.set(reason, detail)
-
-    async def clear_read_only(self, reason: Reason = Reason.OPERATOR) -> None:
-        """Clear *reason*. The bookie stays read-only while other reasons hold. Raises NotChanged."""
-        await self._parts.mode.clear(reason)
-
-    # -- garbage collection and compaction
-
-    def gc_status(self) -> GcStatus:
-        return self._parts.collector.status()
-
-    def trigger_gc(self, *, force_minor: bool = False, force_major: bool = False, accept_listing: bool = False) -> None:
-        """Collect garbage now, with a compaction if one is forced and not suspended.
-
-        *accept_listing*: the listing of the metadata store is right, although it is empty or has shrunk. Otherwise such
-        a listing deletes nothing (`gc_status().refused`).
-        """
-        self._parts.collector.trigger(force_minor=force_minor, force_major=force_major, accept_listing=accept_listing)
-
-    async def gc_settled(self) -> GcStatus:
-        """Wait until no round of garbage collection runs."""
-        await self._parts.collector.settled()
-        return self._parts.collector.status()
+    # -- what it should do
 
     async def forget_doubt(self) -> int:
         """The ledgers that are newer than the metadata are of no use: garbage collection may delete them, and copies
         count as moved again. Returns how many they are. Raises MagnetarError."""
-        older = self._parts.collector.older_metadata
+        older = self.parts.collector.older_metadata
         try:
             count = await older.forget()
             await older.check()
         except OSError as error:
             raise MagnetarError(f"it cannot be written down that these ledgers are of no use: {error}") from error
         return count
-
-    def suspend_compaction(self, *, minor: bool = False, major: bool = False) -> None:
-        """Start no compaction of that kind until it is resumed or the bookie restarts."""
-        self._parts.collector.suspend(minor=minor, major=major)
-
-    def resume_compaction(self, *, minor: bool = False, major: bool = False) -> None:
-        self._parts.collector.resume(minor=minor, major=major)
-
-    def entry_location_compact(self, paths: Iterable[str] | None = None) -> None:
-        """Compact the index, all of it or the databases at *paths*, in the background. Raises MagnetarError."""
-        self._parts.collector.compact_locations(paths)
-
-    def entry_location_compact_status(self) -> dict[str, bool]:
-        """Path of each database of locations → whether it is being compacted."""
-        return self._parts.collector.location_directories
-
-    # -- checks of the copies
-
-    def scrub_status(self) -> ScrubStatus:
-        return self._parts.scrub.status()
-
-    def trigger_scrub(self) -> None:
-        """Begin a scrub of every entry now, at the usual rate, unless one is under way."""
-        self._parts.scrub.trigger()
-
-    def integrity_status(self) -> IntegrityStatus:
-        """The progress of the check for lost entries."""
-        return self._parts.integrity.status()
 
     def open_to_others(self) -> list[str]:
         """The directories in which every user of the machine may read what is stored; those that cannot be asked have
@@ -242,22 +174,6 @@ class BookieOperations:
             return self._directories.open_to_others()
         except OSError:
             return []
-
-    def lost_logs_status(self) -> LostLogsStatus:
-        """Entry logs that lack entries which the index names, and what became of these."""
-        return self._parts.lost_logs.status()
-
-    # -- the index
-
-    def rebuild_index_status(self) -> OnlineRebuildStatus:
-        return self._parts.rebuild.status()
-
-    def rebuild_index(self) -> None:
-        """Compare the index with the entry logs and correct it, in the background, unless that is under way.
-
-        It fences every ledger of the bookie.
-        """
-        self._parts.rebuild.trigger()
 
     # -- what is on the disks
 
@@ -272,24 +188,20 @@ class BookieOperations:
         """The mark of each journal on disk: all records before it are in entry logs and index."""
         return [
             LogMark(directory, mark.file_id, journal_name(mark.file_id), mark.offset)
-            for directory, mark in zip(self._directories.journals, self._parts.storage.marks, strict=True)
+            for directory, mark in zip(self._directories.journals, self.parts.storage.marks, strict=True)
         ]
 
     def list_ledgers(self, first: int = 0, count_max: int | None = None) -> list[int]:
         """Ids of the ledgers of this bookie from *first* on, ascending."""
-        ids = sorted(ledger.ledger_id for ledger in self._parts.rules.ledgers if ledger.ledger_id >= first)
+        ids = sorted(ledger.ledger_id for ledger in self.parts.rules.ledgers if ledger.ledger_id >= first)
         return ids if count_max is None else ids[:count_max]
-
-    def flush(self) -> None:
-        """Flush the write cache to entry logs now."""
-        self._parts.checkpointer.flush()
 
     # -- metrics
 
     @property
     def latency(self) -> BookieLatency:
         """How long operations take, brought up to date."""
-        latency, counters = self._parts.server.latency, self._parts.server.counters
+        latency, counters = self.parts.server.latency, self.parts.server.counters
         latency.adds_refused_at_once(counters.adds_refused)
         latency.reads.answered_from_memory(counters.reads - counters.cold_reads)
         return latency
@@ -297,13 +209,13 @@ class BookieOperations:
     @property
     def journal_bytes(self) -> list[int]:
         """The bytes written to each journal since the start, padding included."""
-        return [journal.writer.written_bytes for journal in self._parts.server.journals]
+        return [journal.writer.written_bytes for journal in self.parts.server.journals]
 
     @property
     def journal_queues(self) -> list[tuple[int, int]]:
         """For each journal how many items (adds, or fences) its thread has not taken, and how many are
         written and wait for the event loop."""
-        return [(journal.waiting, journal.unreported) for journal in self._parts.server.journals]
+        return [(journal.waiting, journal.unreported) for journal in self.parts.server.journals]
 
     def now_s(self) -> float:
         """The bookie's clock, for the windows of `latency`."""
@@ -311,10 +223,10 @@ class BookieOperations:
 
     def metrics(self) -> Iterator[Sample]:
         """Numbers of this moment, for `magnetar_core.runtime.observe.Metrics`."""
-        labels = (("bookie", self._bookie_id),)
-        parts = self._parts
+        labels = (("bookie", self.bookie_id),)
+        parts = self.parts
         server = parts.server
-        counters, cache, listener = server.counters, server.cache, parts.tls_listener
+        counters, cache, listener = server.counters, server.write_cache, parts.tls_listener
         malformed = counters.malformed + (0 if listener is None else listener.malformed)
 
         def sample(name: str, value: float, help_text: str, *more: tuple[str, str]) -> Sample:
@@ -386,6 +298,8 @@ class BookieOperations:
         yield sample("integrity_ledgers_left", integrity.ledgers_left, "ledgers whose copies are to be checked")
         yield sample("integrity_copied_entries_total", integrity.copied_entries, "entries that were copied back")
         yield sample("integrity_lost_entries_total", integrity.lost_entries, "entries that nobody has")
+        opened = self.open_to_others()
+        yield sample("open_directories", len(opened), "directories that every user of the machine may read")
         lost = parts.lost_logs.status()
         yield sample("lost_logs", len(lost.logs), "entry logs that are missing, cut, unreadable, or other ones")
         yield sample("lost_logs_entries_lost", lost.lost_entries, "entries of them that no bookie has")

@@ -279,9 +279,9 @@ class AdminServer:
         if name not in (Reason.OPERATOR, Reason.DRAINING):  # the latter is refused with what to do instead
             raise Refused(400, f"reason {name!r} is not known; only {Reason.OPERATOR} can be set")
         if flag(body, "readOnly"):
-            await bookie.set_read_only(Reason(name), str(body.get("detail", "")))
+            await bookie.parts.mode.set(Reason(name), str(body.get("detail", "")))
         else:
-            await bookie.clear_read_only(Reason(name))
+            await bookie.parts.mode.clear(Reason(name))
         return json_answer({"readOnly": bookie.state().read_only})
 
     async def _last_log_mark(self, request: web.Request, bookie: BookieOperations) -> web.Response:
@@ -305,12 +305,12 @@ class AdminServer:
     # -- garbage collection
 
     async def _is_in_gc(self, request: web.Request, bookie: BookieOperations) -> web.Response:
-        return json_answer({"is_in_force_gc": str(bookie.gc_status().is_forced).lower()})
+        return json_answer({"is_in_force_gc": str(bookie.parts.collector.status().is_forced).lower()})
 
     async def _trigger_gc(self, request: web.Request, bookie: BookieOperations) -> web.Response:
         """`acceptListing` is ours: the listing of the metadata store is right, although it is empty or has shrunk."""
         body = await json_body(request, optional=True)
-        bookie.trigger_gc(
+        bookie.parts.collector.trigger(
             force_minor=flag(body, "forceMinor", True),
             force_major=flag(body, "forceMajor", True),
             accept_listing=flag(body, "acceptListing", False),
@@ -318,10 +318,10 @@ class AdminServer:
         return json_answer(f"Triggered GC on BookieServer: {bookie.bookie_id}")
 
     async def _gc_details(self, request: web.Request, bookie: BookieOperations) -> web.Response:
-        return json_answer([gc_details_json(bookie.gc_status(), self._started_ms)])
+        return json_answer([gc_details_json(bookie.parts.collector.status(), self._started_ms)])
 
     async def _suspended(self, request: web.Request, bookie: BookieOperations) -> web.Response:
-        status = bookie.gc_status()
+        status = bookie.parts.collector.status()
         return json_answer(
             {
                 "isMinorGcSuspended": str(status.minor_suspended).lower(),
@@ -331,16 +331,16 @@ class AdminServer:
 
     async def _suspend(self, request: web.Request, bookie: BookieOperations) -> web.Response:
         major, minor = await compaction_kinds(request, "suspend")
-        bookie.suspend_compaction(minor=minor, major=major)
+        bookie.parts.collector.suspend(minor=minor, major=major)
         return json_answer(_about_kinds("Suspend", major, minor, bookie))
 
     async def _resume(self, request: web.Request, bookie: BookieOperations) -> web.Response:
         major, minor = await compaction_kinds(request, "resume")
-        bookie.resume_compaction(minor=minor, major=major)
+        bookie.parts.collector.resume(minor=minor, major=major)
         return json_answer(_about_kinds("Resume", major, minor, bookie))
 
     async def _locations(self, request: web.Request, bookie: BookieOperations) -> web.Response:
-        return json_answer(bookie.entry_location_compact_status())
+        return json_answer(bookie.parts.collector.location_directories)
 
     async def _compact_locations(self, request: web.Request, bookie: BookieOperations) -> web.Response:
         body = await json_body(request)
@@ -351,10 +351,10 @@ class AdminServer:
             raise Refused(400, "entryLocations must be paths, joined by commas")
         paths = [path.strip() for path in asked.split(",") if path.strip()] if asked else None
         try:
-            bookie.entry_location_compact(paths)
+            bookie.parts.collector.compact_locations(paths)
         except MagnetarError as error:
             raise Refused(400, str(error)) from error
-        shown = asked or ",".join(bookie.entry_location_compact_status())
+        shown = asked or ",".join(bookie.parts.collector.location_directories)
         return json_answer(f"Triggered entry Location RocksDB: {shown} compact on bookie:{bookie.bookie_id}.")
 
     # -- the cluster
@@ -424,36 +424,36 @@ class AdminServer:
                 "ready": bookie.is_ready,
                 "state": plain(bookie.state()),
                 "info": plain(bookie.info()),
-                "gc": plain(bookie.gc_status()),
-                "scrub": plain(bookie.scrub_status()),
-                "integrity": plain(bookie.integrity_status()),
-                "lostLogs": plain(bookie.lost_logs_status()),
+                "gc": plain(bookie.parts.collector.status()),
+                "scrub": plain(bookie.parts.scrub.status()),
+                "integrity": plain(bookie.parts.integrity.status()),
+                "lostLogs": plain(bookie.parts.lost_logs.status()),
                 "openToOthers": bookie.open_to_others(),
-                "indexRebuild": plain(bookie.rebuild_index_status()),
+                "indexRebuild": plain(bookie.parts.rebuild.status()),
                 "marks": plain(bookie.last_log_marks()),
             }
         )
 
     async def _scrub(self, request: web.Request, bookie: BookieOperations) -> web.Response:
         """The progress is the share of ledgers before the place of the pass."""
-        status = bookie.scrub_status()
+        status = bookie.parts.scrub.status()
         ledgers = bookie.list_ledgers()
         done = sum(ledger_id < status.ledger_id for ledger_id in ledgers)
         return json_answer({**plain(status), "ledgers": len(ledgers), "ledgersDone": done})
 
     async def _trigger_scrub(self, request: web.Request, bookie: BookieOperations) -> web.Response:
-        bookie.trigger_scrub()
-        return json_answer(plain(bookie.scrub_status()))
+        bookie.parts.scrub.trigger()
+        return json_answer(plain(bookie.parts.scrub.status()))
 
     async def _rebuild_index(self, request: web.Request, bookie: BookieOperations) -> web.Response:
-        return json_answer(plain(bookie.rebuild_index_status()))
+        return json_answer(plain(bookie.parts.rebuild.status()))
 
     async def _trigger_rebuild(self, request: web.Request, bookie: BookieOperations) -> web.Response:
-        bookie.rebuild_index()
-        return json_answer(plain(bookie.rebuild_index_status()))
+        bookie.parts.rebuild.trigger()
+        return json_answer(plain(bookie.parts.rebuild.status()))
 
     async def _flush(self, request: web.Request, bookie: BookieOperations) -> web.Response:
-        bookie.flush()
+        bookie.parts.checkpointer.flush()
         return json_answer(f"Triggered flush on BookieServer: {bookie.bookie_id}")
 
     async def _local_ledgers(self, request: web.Request, bookie: BookieOperations) -> web.Response:
@@ -462,7 +462,7 @@ class AdminServer:
         return json_answer(bookie.list_ledgers(first, min(count, LOCAL_LEDGERS_MAX)))
 
     async def _doubts(self, request: web.Request, bookie: BookieOperations) -> web.Response:
-        return json_answer(plain(bookie.gc_status().doubt))
+        return json_answer(plain(bookie.parts.collector.status().doubt))
 
     async def _forget_doubts(self, request: web.Request, bookie: BookieOperations) -> web.Response:
         return json_answer({"ledgers": await bookie.forget_doubt()})

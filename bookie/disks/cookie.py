@@ -25,7 +25,7 @@ from typing import Final
 from google.protobuf import text_format
 
 from bookie.storage.storage_pb2 import CookieFormat
-from magnetar_core.runtime.types import NEWER, Corruption, MagnetarError
+from magnetar_core.runtime.types import START_NEWER, Corruption, MagnetarError
 
 LAYOUT_VERSION: Final = 5
 _LAYOUT_VERSION_TEXT: Final = 4
@@ -74,7 +74,7 @@ def decode(data: bytes, source: str) -> Cookie:
         if version < _LAYOUT_VERSION_TEXT:
             raise ValueError(f"layout version {version}")
         if version > LAYOUT_VERSION:
-            raise Corruption(f"{source}: layout version {version}; known are 3 to {LAYOUT_VERSION}; {NEWER}")
+            raise Corruption(f"{source}: layout version {version}; known are 3 to {LAYOUT_VERSION}; {START_NEWER}")
         message = text_format.Parse(rest, CookieFormat())
         ledger_directories = _directories(message.ledgerDirs)
         if message.indexDirs and _directories(message.indexDirs) != ledger_directories:

@@ -175,7 +175,9 @@ class LostLogs:
 
     async def _search(self, directory: LedgerDirectory) -> None:
         """Look at every ledger of a directory. Raises OSError, MagnetarError."""
-        bad = {log_id: one.is_missing for log_id, one in directory.bad_logs.items() if not one.is_unreadable}
+        bad = {
+            log_id: log_file.is_missing for log_id, log_file in directory.bad_logs.items() if not log_file.is_unreadable
+        }
         findings = _Findings()
         waiting_before = self._waiting
         count = len(self._storage.directories)
@@ -214,7 +216,7 @@ class LostLogs:
     async def _decide(self, directory: LedgerDirectory, ledger_id: int, located: Sequence[tuple[int, int]]) -> None:
         """Fetch, or report, entries of a ledger that are not where the index says. Raises OSError, MetadataError."""
         cached = self._cache.entry_ids(ledger_id)  # these get a new location with the next flush
-        located = [one for one in located if one[0] not in cached]
+        located = [location for location in located if location[0] not in cached]
         if not located or ledger_id not in self._ledgers:
             return
         try:

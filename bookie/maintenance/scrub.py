@@ -117,6 +117,7 @@ class Scrub:
         self._passes = Passes("scrub", clock, self._pass, self._again_s)
         self._path = posixpath.join(storage.directories[0].path, PLACE_FILE)
         self._place: ScrubPlace | None = None
+        """How far the present pass is, or the last one was, and what it has found. None: there was none."""
         self._kept_s = clock.monotonic()
         self._finished_ms: int | None = None
         self._passes_done = 0
@@ -168,6 +169,7 @@ class Scrub:
     # -- passes
 
     async def _resume(self) -> None:
+        """At start: go on where the last process stopped, or wait until the next pass is due."""
         place: ScrubPlace | None = None
         try:
             if await self._maintenance.run(lambda: self._files.exists(self._path)):
@@ -175,13 +177,14 @@ class Scrub:
                 place = decode_place(data, self._path)
         except (OSError, Corruption) as error:
             log.warning("the scrub begins anew: %s", error)
-        if self._passes.is_running:  # somebody has triggered one
+        if self._passes.is_running:  # `trigger` was called meanwhile
             return
         if place is None:
-            # A new bookie has nothing to check. One that was never scrubbed can wait a little, too.
+            # A new bookie, which has nothing to check, or one that was never scrubbed: both can wait a little.
             self._passes.begin_in(min(self._config.scrub_interval_s, RETRY_S))
-        elif place.ledger_id == _END_LEDGER_ID:
+        elif place.ledger_id == _END_LEDGER_ID:  # the last pass was complete
             self._place = place
+            # Overdue: at once. A wall clock that was set back must not make the wait longer than the interval.
             passed_s = (self._clock.wall_ms() - place.started_ms) / 1000
             self._passes.begin_in(min(max(self._config.scrub_interval_s - passed_s, 0), self._config.scrub_interval_s))
         else:
@@ -269,8 +272,8 @@ class Scrub:
             good, size, bad, next_entry = await self._maintenance.run(
                 lambda begin=begin: self._read_some(ledger_id, begin, codec)  # type: ignore[misc]
             )
-            for entry_id, problem in bad:
-                await self._on_bad(ledger_id, entry_id, problem, metadata, codec)
+            for entry_id in bad:
+                await self._on_bad(ledger_id, entry_id, metadata, codec)
             self._place = self._place._replace(
                 ledger_id=ledger_id if next_entry is not None else ledger_id + 1,
                 entry_id=next_entry or 0,
@@ -285,28 +288,26 @@ class Scrub:
 
     def _read_some(
         self, ledger_id: int, first: int, codec: EntryCodec | None
-    ) -> tuple[int, int, list[tuple[int, str]], int | None]:
+    ) -> tuple[int, int, list[int], int | None]:
         """Runs on the maintenance thread. Returns (good entries, their bytes, bad entries, where to continue)."""
         directory = self._storage.directory_of(ledger_id)
         located = directory.index.locations(ledger_id, first, JOB_ENTRIES)
         good = size = at = 0
-        bad: list[tuple[int, str]] = []
+        bad: list[int] = []
         while at < len(located) and size < JOB_BYTES:
             try:
                 run = directory.logs.read_run(ledger_id, located[at:], JOB_BYTES)
             except (Corruption, OSError):
                 entry_id = located[at][0]
-                problem = self._problem(ledger_id, entry_id, codec)  # rule 1
-                if problem is None:
+                if self._problem(ledger_id, entry_id, codec) is None:  # rule 1
                     good += 1
                 else:
-                    bad.append((entry_id, problem))
+                    bad.append(entry_id)
                 at += 1
                 continue
             for entry_id, entry in run:
-                problem = problem_of(entry, ledger_id, entry_id, codec)
-                if problem is not None:
-                    bad.append((entry_id, problem))
+                if problem_of(entry, ledger_id, entry_id, codec) is not None:
+                    bad.append(entry_id)
                 else:
                     good += 1
                 size += len(entry)
@@ -326,40 +327,41 @@ class Scrub:
         return None if entry is None else problem_of(entry, ledger_id, entry_id, codec)
 
     async def _on_bad(
-        self, ledger_id: int, entry_id: int, problem: str, metadata: LedgerMetadata | None, codec: EntryCodec | None
+        self, ledger_id: int, entry_id: int, metadata: LedgerMetadata | None, codec: EntryCodec | None
     ) -> None:
+        """Read it once more, and repair it if it is still bad. *metadata*, *codec*: None if they cannot be read now."""
         assert self._place is not None
         if self._cache.get(ledger_id, entry_id) is not None or ledger_id not in self._rules.ledgers:
             return
-        again = await self._maintenance.run(lambda: self._problem(ledger_id, entry_id, codec))
-        if again is None:
+        problem = await self._maintenance.run(lambda: self._problem(ledger_id, entry_id, codec))
+        if problem is None:
             return
-        self._errors.say(f"ledger {ledger_id}", f"entry {entry_id} is damaged here: {again}")
+        self._errors.say(f"ledger {ledger_id}", f"entry {entry_id} is damaged here: {problem}")
         if metadata is None:
-            self._report(ledger_id, entry_id, again)
+            self._note_unrepaired(ledger_id, entry_id, problem)
             return
         try:
             entry = await self._source.read_entry(ledger_id, metadata, entry_id)
         except RepairUnavailable as error:
-            self._report(ledger_id, entry_id, f"{again}; {error}")
+            self._note_unrepaired(ledger_id, entry_id, f"{problem}; {error}")
             return
         if entry is None:
             self._place = self._place._replace(lost=self._place.lost + 1)
-            text = f"{again}; no other bookie has it"
-            self._name(ledger_id, entry_id, text)
+            text = f"{problem}; no other bookie has it"
+            self._note_bad(ledger_id, entry_id, text)
             self._on_damage(ledger_id, Kind.DATA_LOSS, [(entry_id, entry_id)], f"{whose(metadata)}: {text}")
             return
         rc = await self._put_back(ledger_id, entry)
         if rc:
-            self._report(ledger_id, entry_id, f"{again}; a good copy could not be stored, refused with {rc}")
+            self._note_unrepaired(ledger_id, entry_id, f"{problem}; a good copy could not be stored, refused with {rc}")
         else:
             self._place = self._place._replace(repaired=self._place.repaired + 1)
 
-    def _report(self, ledger_id: int, entry_id: int, text: str) -> None:
+    def _note_unrepaired(self, ledger_id: int, entry_id: int, text: str) -> None:
         self._unrepaired += 1
-        self._name(ledger_id, entry_id, text)
+        self._note_bad(ledger_id, entry_id, text)
 
-    def _name(self, ledger_id: int, entry_id: int, text: str) -> None:
+    def _note_bad(self, ledger_id: int, entry_id: int, text: str) -> None:
         self._stay.say(f"ledger {ledger_id}", f"entry {entry_id} stays damaged: {text}")
         if len(self._bad) < NAMED_MAX:
             self._bad[ledger_id, entry_id] = text

@@ -125,18 +125,18 @@ class Listings:
             cached = self._cache.entry_ids_in_pieces(ledger_id, IDS_AT_ONCE)
             self._step(ledger_id, LedgerList(self._storage, ledger_id, cached, self._bytes_max), asked)
 
-    def _step(self, ledger_id: int, made: LedgerList, asked: Sequence[Listed]) -> None:
+    def _step(self, ledger_id: int, entries: LedgerList, asked: Sequence[Listed]) -> None:
         """Queue a job for a piece: a ledger may have millions, and other reads wait for the thread, too."""
 
         def work(brought: Brought) -> tuple[bytes | TooManyGroups | None, int]:
             try:
-                return made.step(), 0
+                return entries.step(), 0
             except TooManyGroups as error:
                 return error, 0
 
         def done(result: bytes | TooManyGroups | None, error: Exception | None) -> None:
             if error is None and result is None:
-                self._step(ledger_id, made, asked)
+                self._step(ledger_id, entries, asked)
                 return
             assert self._is_busy, "a list ended that was not under way"
             if not isinstance(result, bytes):

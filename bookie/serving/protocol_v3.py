@@ -200,14 +200,14 @@ class ProtocolV3:
 
             def answer(result: bytes | int) -> None:
                 if isinstance(result, bytes):
-                    made = v3.read_response(
+                    answer = v3.read_response(
                         txn_id, OK, ledger_id, previous + 1, body=result, max_lac=max_lac, lac_update_ms=woken_ms
                     )
                 elif result == ENOENTRY:  # striped to other bookies
-                    made = v3.read_response(txn_id, OK, ledger_id, -1, max_lac=max_lac, lac_update_ms=woken_ms)
+                    answer = v3.read_response(txn_id, OK, ledger_id, -1, max_lac=max_lac, lac_update_ms=woken_ms)
                 else:
-                    made = v3.read_response(txn_id, v3.OF_V2[result], ledger_id, entry_id)
-                self._send(made)
+                    answer = v3.read_response(txn_id, v3.OF_V2[result], ledger_id, entry_id)
+                self._send(answer)
 
             self._reads.read(ledger_id, max(previous + 1, 0), answer)
 
@@ -235,10 +235,10 @@ class ProtocolV3:
         ledger_id = write.ledgerId
 
         def answer(rc: int) -> None:
-            made = v3.response(v3.WRITE_LAC, txn_id, v3.OF_V2[rc])
-            made.writeLacResponse.status = made.status
-            made.writeLacResponse.ledgerId = ledger_id
-            self._send(v3.frame_of(made))
+            answer = v3.response(v3.WRITE_LAC, txn_id, v3.OF_V2[rc])
+            answer.writeLacResponse.status = answer.status
+            answer.writeLacResponse.ledgerId = ledger_id
+            self._send(v3.frame_of(answer))
 
         records: list[Buffer] = []
         rc = self._rules.write_lac(write.masterKey, write.body, records)
@@ -256,15 +256,15 @@ class ProtocolV3:
             rc = result if isinstance(result, int) else OK
             if rc in (ENOLEDGER, ENOENTRY):  # without an entry the answer carries the LAC alone
                 rc = OK if blob else ENOENTRY
-            made = v3.response(v3.READ_LAC, txn_id, v3.OF_V2[rc])
-            made.readLacResponse.status = made.status
-            made.readLacResponse.ledgerId = ledger_id
+            answer = v3.response(v3.READ_LAC, txn_id, v3.OF_V2[rc])
+            answer.readLacResponse.status = answer.status
+            answer.readLacResponse.ledgerId = ledger_id
             if rc == OK:
                 if blob:
-                    made.readLacResponse.lacBody = blob
+                    answer.readLacResponse.lacBody = blob
                 if isinstance(result, bytes):
-                    made.readLacResponse.lastEntryBody = result
-            self._send(v3.frame_of(made))
+                    answer.readLacResponse.lastEntryBody = result
+            self._send(v3.frame_of(answer))
 
         self._reads.read(ledger_id, v2.LAST_ENTRY, answer)
 
@@ -272,40 +272,40 @@ class ProtocolV3:
         ledger_id = force.ledgerId
 
         def answer(rc: int) -> None:
-            made = v3.response(v3.FORCE_LEDGER, txn_id, v3.OF_V2[rc])
-            made.forceLedgerResponse.status = made.status
-            made.forceLedgerResponse.ledgerId = ledger_id
-            self._send(v3.frame_of(made))
+            answer = v3.response(v3.FORCE_LEDGER, txn_id, v3.OF_V2[rc])
+            answer.forceLedgerResponse.status = answer.status
+            answer.forceLedgerResponse.ledgerId = ledger_id
+            self._send(v3.frame_of(answer))
 
         self._writes.journal(ledger_id, [], True, answer)
 
     def _bookie_info(self, txn_id: int, info: pb.GetBookieInfoRequest, high_priority: bool) -> None:
-        made = v3.response(v3.GET_BOOKIE_INFO, txn_id, OK)
-        answer = made.getBookieInfoResponse
-        answer.status = made.status
+        message = v3.response(v3.GET_BOOKIE_INFO, txn_id, OK)
+        answer = message.getBookieInfoResponse
+        answer.status = message.status
         try:
             usage = self._server.disk_usage()
         except OSError as error:
             log.error("the size of the ledger directories cannot be read: %s", error)
-            made.status = answer.status = pb.StatusCode.EIO
+            message.status = answer.status = pb.StatusCode.EIO
         else:
             if info.requested & v3.TOTAL_DISK_CAPACITY:
                 answer.totalDiskCapacity = usage.total_bytes
             if info.requested & v3.FREE_DISK_SPACE:
                 answer.freeDiskSpace = usage.free_bytes
-        self._send(v3.frame_of(made))
+        self._send(v3.frame_of(message))
 
     def _list(self, txn_id: int, request: pb.GetListOfEntriesOfLedgerRequest, high_priority: bool) -> None:
         ledger_id = request.ledgerId
 
         def answer(result: bytes | int) -> None:
-            made = v3.response(v3.GET_LIST_OF_ENTRIES, txn_id, v3.OF_V2[result if isinstance(result, int) else OK])
-            listed = made.getListOfEntriesOfLedgerResponse
-            listed.status = made.status
+            answer = v3.response(v3.GET_LIST_OF_ENTRIES, txn_id, v3.OF_V2[result if isinstance(result, int) else OK])
+            listed = answer.getListOfEntriesOfLedgerResponse
+            listed.status = answer.status
             listed.ledgerId = ledger_id
             if isinstance(result, bytes):
                 listed.availabilityOfEntriesOfLedger = result
-            self._send(v3.frame_of(made))
+            self._send(v3.frame_of(answer))
 
         ledger = self._rules.ledgers.get(ledger_id)
         if ledger is None:
@@ -316,10 +316,10 @@ class ProtocolV3:
             self._reads.list_entries(ledger_id, answer)
 
     def _auth(self, txn_id: int, auth: pb.AuthMessage, high_priority: bool) -> None:
-        made = v3.response(v3.AUTH, txn_id, OK)
-        made.authResponse.authPluginName = AUTH_DISABLED
-        made.authResponse.payload = b""
-        self._send(v3.frame_of(made))
+        answer = v3.response(v3.AUTH, txn_id, OK)
+        answer.authResponse.authPluginName = AUTH_DISABLED
+        answer.authResponse.payload = b""
+        self._send(v3.frame_of(answer))
 
 
 _Handler = Callable[[ProtocolV3, int, Any, bool], None]

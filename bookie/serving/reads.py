@@ -4,8 +4,8 @@ Rules:
 
 1. Memory is checked again before a read goes to disk. An entry from disk never replaces one that was added meanwhile.
 2. The connection is held while too many of its reads, or of all connections' reads, wait for the disk.
-3. It has one list of entries under way, and none is begun while the peer does not take its answers. All that ask for
-   the same ledger meanwhile have one answer.
+3. It has one list of entries under way, and none is begun while the peer does not take its answers. Requests for the
+   same ledger that come meanwhile share one answer.
 """
 
 from collections.abc import Callable
@@ -55,7 +55,7 @@ class Reads:
         self._server.counters.reads += 1
         result = self._rules.read(ledger_id, entry_id)
         if result is not None:
-            self._answered(result)
+            self._count_bytes(result)
             answer(result)
         elif entry_id == LAST_ENTRY:
             ledger = self._rules.ledgers.get(ledger_id)
@@ -71,7 +71,7 @@ class Reads:
             self._read_from_disk(ledger_id, entry_id, answer, urgent)
 
     def _read_from_disk(self, ledger_id: int, entry_id: int, answer: Answer, urgent: bool) -> None:
-        storage, cache = self._server.storage, self._server.cache
+        storage, write_cache = self._server.storage, self._server.write_cache
 
         def work(brought: Brought) -> tuple[ReadResult, int]:
             entry = brought.get((ledger_id, entry_id))
@@ -87,23 +87,23 @@ class Reads:
                 answer(EIO)
                 return
             # An entry that was added again meanwhile is newer than the one on disk (rule 1).
-            run = [pair for pair in result.run if cache.get(ledger_id, pair[0]) is None]
+            run = [pair for pair in result.run if write_cache.get(ledger_id, pair[0]) is None]
             self._server.read_cache.put_run(ledger_id, run)
-            entry = cache.get(ledger_id, entry_id) or result.entry
+            entry = write_cache.get(ledger_id, entry_id) or result.entry
             if entry is not None:
-                self._answered(entry)
+                self._count_bytes(entry)
             answer(self.absent(ledger_id) if entry is None else entry)
 
         def answer_from_memory() -> bool:
             result = self._rules.read(ledger_id, entry_id)
             if result is not None:
-                self._answered(result)
+                self._count_bytes(result)
                 answer(result)
             return result is not None
 
         self.read_cold(ColdRead(work, done, answer_from_memory), urgent)
 
-    def _answered(self, result: bytes | int) -> None:
+    def _count_bytes(self, result: bytes | int) -> None:
         if not isinstance(result, int):
             self._server.counters.read_bytes += len(result)
 
@@ -133,7 +133,7 @@ class Reads:
                 then(EIO)
                 return
             ledger.see_tail(tail.entry_id, tail.last_add_confirmed)
-            if tail.entry is not None and self._server.cache.get(ledger_id, tail.entry_id) is None:
+            if tail.entry is not None and self._server.write_cache.get(ledger_id, tail.entry_id) is None:
                 self._server.read_cache.put_run(ledger_id, [(tail.entry_id, tail.entry)])
             then(OK)
 
@@ -194,15 +194,16 @@ class Reads:
         return not self._peer.held_for & (SLOW_PEER | CLOSED)
 
     def _shrunk(self) -> None:
+        """Fewer reads wait: release this connection, and others that wait for the server's sum of reads (rule 2)."""
         self._count()
-        if self._waiting <= self._limits.reads // 2:
+        if self._waiting <= self._limits.reads // 2:  # not at the limit itself, or each read would hold and release
             self._peer.go_on(READS_IN_FLIGHT)
         if self._server.held:
             self._server.release_reads()
 
     def _count(self) -> None:
-        """Update the number of all waiting reads, of which this connection's are a part."""
-        now = self._waiting
-        self._server.reads_in_flight += now - self._counted
-        assert now <= self._server.reads_in_flight
-        self._counted = now
+        """Bring the server's sum of waiting reads up to date: it counts those of all connections."""
+        waiting = self._waiting
+        self._server.reads_in_flight += waiting - self._counted
+        assert waiting <= self._server.reads_in_flight
+        self._counted = waiting

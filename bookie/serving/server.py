@@ -132,7 +132,7 @@ class Server:
     def __init__(self, parts: ServerParts) -> None:
         # Attributes instead of `parts.…`: requests use them, and each step of a lookup costs.
         self.rules = parts.rules
-        self.cache = parts.cache
+        self.write_cache = parts.cache
         self.read_cache = parts.rules.read_cache
         self.storage = parts.storage
         self.journals = parts.journals
@@ -235,7 +235,7 @@ class Server:
 
     async def put_back(self, ledger_id: int, entry: bytes) -> int:
         """Store an entry that was fetched from another bookie. Returns 0 when it is durable, or the refusal."""
-        while self.cache.is_full:
+        while self.write_cache.is_full:
             await self.clock.sleep(_CACHE_WAIT_S)
         ledger = self.rules.ledgers.get(ledger_id)
         if ledger is None:

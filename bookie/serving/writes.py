@@ -85,7 +85,7 @@ class Writes:
     def _hold_if_full(self) -> None:
         """Rule 3, and the write cache."""
         self._hold_if_many()
-        if self._server.cache.is_full:  # also on a read-only bookie, which takes recovery adds
+        if self._server.write_cache.is_full:  # also on a read-only bookie, which takes recovery adds
             self._peer.hold(CACHE_FULL)
 
     def _hold_if_many(self) -> None:
@@ -120,7 +120,7 @@ class Writes:
 
     def _on_added(self, group: _Group, refusal: Exception | None) -> None:
         answers, size, taken_s, is_in_lane = group
-        self._answered(len(answers), size)
+        self._count_answered(len(answers), size)
         server = self._server
         adds, now = server.latency.adds, server.clock.monotonic()
         (adds.good if refusal is None else adds.bad).add((now - taken_s) * 1000, len(answers))
@@ -133,7 +133,7 @@ class Writes:
         self._peer.send(answers[0] if len(answers) == 1 else b"".join(answers))
         self._go_on_if_few()
 
-    def _answered(self, count: int, size: int) -> None:
+    def _count_answered(self, count: int, size: int) -> None:
         """*count* requests of *size* bytes together are not in flight any more."""
         self.adds_in_flight -= count
         self.add_bytes_in_flight = max(self.add_bytes_in_flight - size, 0) if self.adds_in_flight else 0
@@ -175,7 +175,7 @@ class Writes:
             self._peer.hold(ALL_ADDS)
 
         def answered(rc: int) -> None:
-            self._answered(1, size)
+            self._count_answered(1, size)
             if server.held:
                 server.release_adds()
             done(rc)
@@ -195,5 +195,5 @@ def _with_refusal(answer: bytes, rc: int) -> bytes:
     frame = memoryview(answer)[4:]
     if not v3.is_v3(frame):
         return v2.with_rc(answer, rc)
-    made = v3.parse_response(frame)
-    return v3.add_response(made.header.txnId, v3.OF_V2[rc], made.addResponse.ledgerId, made.addResponse.entryId)
+    added = v3.parse_response(frame)
+    return v3.add_response(added.header.txnId, v3.OF_V2[rc], added.addResponse.ledgerId, added.addResponse.entryId)

@@ -201,7 +201,7 @@ class LedgerStorage:
         flush_piece_bytes: int = FLUSH_PIECE_BYTES,
     ) -> None:
         self._files = files
-        self._directories = tuple(directories)
+        self.directories = tuple(directories)
         self._journal_count = journal_count
         self._read_ahead_entries = read_ahead_entries
         self._flush_piece_bytes = flush_piece_bytes
@@ -210,10 +210,6 @@ class LedgerStorage:
         """Times of the latest flush, for each ledger directory that it reached."""
         self.marks: list[Mark] = []
         """The mark of each journal on disk; empty until marks were written since the start."""
-
-    @property
-    def directories(self) -> tuple[LedgerDirectory, ...]:
-        return self._directories
 
     # -- flushing
 
@@ -231,13 +227,13 @@ class LedgerStorage:
         measures the `flush_times`. *marks*, which `write_marks` is given next, are noted in the same sync.
         """
         if self._reopen:
-            for directory in self._directories:
+            for directory in self.directories:
                 directory.reopen_index()
             self._reopen = False
-        count = len(self._directories)
+        count = len(self.directories)
         self.flush_times = []
         try:
-            for number, directory in enumerate(self._directories):
+            for number, directory in enumerate(self.directories):
                 times = FlushTimes(now)
                 self.flush_times.append(times)
                 own = half if count == 1 else {key: half[key] for key in half if key % count == number}
@@ -261,7 +257,7 @@ class LedgerStorage:
     def _flush_entries(
         self, directory: LedgerDirectory, half: Half, number: int, pause: Callable[[float], bool], times: FlushTimes
     ) -> None:
-        count = len(self._directories)
+        count = len(self.directories)
         times.start()
         total, done = sum(map(len, half.values())), 0
         appended: deque[list[tuple[int, int, int]]] = deque()
@@ -302,11 +298,11 @@ class LedgerStorage:
         """Record in every directory that all before *marks* (one for each journal) is flushed. Raises OSError."""
         assert len(marks) == self._journal_count, "a mark for each journal"
         assert not self.marks or all(new >= old for new, old in zip(marks, self.marks, strict=True)), "a mark went back"
-        for directory in self._directories:
+        for directory in self.directories:
             if directory.note_marks(marks):
                 directory.index.sync()
                 directory.noted_marks = list(marks)
-        for directory in self._directories:
+        for directory in self.directories:
             for number, mark in enumerate(marks):
                 replace_file(self._files, _mark_path(directory.path, number, len(marks)), encode_mark(mark))
         self.marks = list(marks)
@@ -316,8 +312,8 @@ class LedgerStorage:
     def delete_ledgers(self, ledger_ids: Sequence[int], tombstones: Tombstones) -> None:
         """Delete ledgers, durably, after their tombstones are written. Not while a flush is under way. Raises
         OSError."""
-        count = len(self._directories)
-        for number, directory in enumerate(self._directories):
+        count = len(self.directories)
+        for number, directory in enumerate(self.directories):
             own = [ledger_id for ledger_id in ledger_ids if ledger_id % count == number]
             if not own:
                 continue
@@ -330,7 +326,7 @@ class LedgerStorage:
 
     def read_tombstones(self, tombstones: Tombstones) -> None:
         """Raises Corruption, OSError."""
-        for directory in self._directories:
+        for directory in self.directories:
             path = posixpath.join(directory.path, _TOMBSTONES_FILE)
             if self._files.exists(path):
                 tombstones.load(read_file(self._files, path), path)
@@ -340,11 +336,11 @@ class LedgerStorage:
     @property
     def needs_check(self) -> bool:
         """Whether entries or ledgers may be missing (Apache's storage flag NEEDS_INTEGRITY_CHECK)."""
-        return any(directory.index.flags() & FLAG_NEEDS_INTEGRITY_CHECK for directory in self._directories)
+        return any(directory.index.flags() & FLAG_NEEDS_INTEGRITY_CHECK for directory in self.directories)
 
     def set_needs_check(self, value: bool) -> None:
         """Set `needs_check`, durably. Raises OSError."""
-        for directory in self._directories:
+        for directory in self.directories:
             flags = directory.index.flags() & ~FLAG_NEEDS_INTEGRITY_CHECK
             directory.index.put_flags(flags | (FLAG_NEEDS_INTEGRITY_CHECK if value else 0))
             directory.index.sync()
@@ -378,7 +374,7 @@ class LedgerStorage:
     def close(self) -> None:
         """Seal the open logs and close the databases, all of them. Raises OSError."""
         failure: OSError | None = None
-        for directory in self._directories:
+        for directory in self.directories:
             with contextlib.suppress(OSError):
                 directory.logs.close()
             try:
@@ -480,4 +476,4 @@ class LedgerStorage:
         return [entry_id for entry_id, _ in located], following
 
     def directory_of(self, ledger_id: int) -> LedgerDirectory:
-        return self._directories[ledger_id % len(self._directories)]
+        return self.directories[ledger_id % len(self.directories)]

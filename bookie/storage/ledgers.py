@@ -26,9 +26,6 @@ from magnetar_core.runtime.types import Corruption
 
 _EXPLICIT_LAC: Final = struct.Struct(">qq")
 
-FENCED_LAC: Final = 2**63 - 1
-"""What a waiter is called with when the ledger is fenced: larger than any LAC."""
-
 TOMBSTONE_MS: Final = 7 * 24 * 3600 * 1000
 
 _TOMBSTONES_MAGIC: Final = b"MGfenced"
@@ -94,7 +91,7 @@ class Ledger:
         self.see_lac(last_add_confirmed)
 
     def wait(self, waiter: Waiter) -> None:
-        """Call *waiter* once with the LAC when it grows, or with FENCED_LAC."""
+        """Call *waiter* once with the LAC, when it grows or the ledger is fenced."""
         if self._waiters is None:
             self._waiters = {}
         self._waiters[waiter] = None
@@ -173,12 +170,13 @@ class Tombstones:
 
     def load(self, data: bytes, path: str) -> None:
         """Add the tombstones that `encode` wrote. Raises Corruption."""
+        # *path* is for the message only.
         body, crc = data[: -_CRC.size], data[-_CRC.size :]
         items = body[len(_TOMBSTONES_MAGIC) :]
         if not body.startswith(_TOMBSTONES_MAGIC) or len(items) % _TOMBSTONE.size or crc != _CRC.pack(crc32c(body)):
             raise Corruption(
-                f"{path}: {len(data)} bytes that are no list of fenced and deleted ledgers. If no ledger was deleted "
-                "within the last seven days, the file may be removed"
+                f"{path}: {len(data)} bytes that are not a list of fenced and deleted ledgers. If no ledger was "
+                "deleted within the last seven days, the file may be removed"
             )
         self._deleted_ms.update(_TOMBSTONE.iter_unpack(items))
 

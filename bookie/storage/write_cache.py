@@ -101,10 +101,6 @@ class WriteCache:
         return self.bytes / self._half_bytes_max
 
     @property
-    def is_flushing(self) -> bool:
-        return bool(self._flushing)
-
-    @property
     def is_empty(self) -> bool:
         return not self._taking and not self._flushing
 

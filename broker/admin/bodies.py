@@ -143,4 +143,4 @@ def _key_value_definition(text: str) -> bytes:
     except (ValueError, KeyError, TypeError):
         raise BadJson('the schema of a KEY_VALUE is the text of {"key": …, "value": …}') from None
     texts = [side if isinstance(side, str) else json.dumps(side, separators=(",", ":")) for side in sides]
-    return b"".join(len(one.encode()).to_bytes(4, "big") + one.encode() for one in texts)
+    return b"".join(len(text.encode()).to_bytes(4, "big") + text.encode() for text in texts)

@@ -39,8 +39,8 @@ from magnetar_core.runtime.http.bodies import BODIES, BodyRefused
 from magnetar_core.runtime.http.server import foreign_origin, unwanted_type
 from magnetar_core.runtime.types import Corruption
 from magnetar_core.security.caller import TRUSTED, Caller
+from magnetar_core.topics.topic_name import ENTITY_CHARS_MAX, PERSISTENT, TopicName
 from managed_ledger.errors import ManagedLedgerError
-from managed_ledger.topic_name import ENTITY_CHARS_MAX, PERSISTENT, TopicName
 
 log = logging.getLogger(__name__)
 

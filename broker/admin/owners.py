@@ -18,7 +18,7 @@ from broker.ownership.rules import BrokerAddress
 from broker.topic.topic import Topic
 from magnetar_core.runtime.data.json_text import parse_json
 from magnetar_core.runtime.types import ConfigurationError
-from managed_ledger.topic_name import TopicName
+from magnetar_core.topics.topic_name import TopicName
 
 log = logging.getLogger(__name__)
 

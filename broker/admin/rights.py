@@ -19,7 +19,7 @@ from broker.arrivals import Arrivals
 from broker.errors import NotAuthenticated, NotAuthorized
 from broker.security.access import Access
 from broker.security.authorization import Need, Operation, about_namespace, about_tenant, about_topic
-from managed_ledger.records.paths import decode
+from magnetar_core.topics.topic_name import decode
 
 # Answered with 403 where they are refused: Apache's NamespaceOperation and the policies of namespaces.
 _FORBIDDEN: Final = frozenset(

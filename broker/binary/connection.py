@@ -36,7 +36,7 @@ from broker.wire import pulsar_pb2 as wire
 from broker.wire.frames import BODY_OF_TYPE, command, parse_frame, parse_send
 from magnetar_core.bookkeeper.wire.framing import MalformedFrame
 from magnetar_core.security.caller import TRUSTED, Caller
-from managed_ledger.topic_name import TopicName
+from magnetar_core.topics.topic_name import TopicName
 
 # What we say we are: clients log it, and admin tools compare it.
 SERVER_VERSION: Final = "Pulsar Server4.0.8"
@@ -186,21 +186,21 @@ class Connection:
         return True
 
     def _on_command(self, frame: memoryview) -> None:
-        made, entry = parse_frame(frame)
-        kind = made.type
+        command, entry = parse_frame(frame)
+        kind = command.type
         if self.state is State.START:
             if kind == _T.PING:  # by other brokers, which ask whether this one lives
-                self._answers.on_ping(made.ping)
+                self._answers.on_ping(command.ping)
                 return
             if kind != _T.CONNECT:
                 raise MalformedFrame(f"{_T.Type.Name(kind)} before CONNECT")
-            self._on_connect(made.connect)
+            self._on_connect(command.connect)
             return
         if self.state is State.AUTHENTICATING and kind not in (_T.PING, _T.PONG):
             raise MalformedFrame(f"{_T.Type.Name(kind)} before CONNECTED")
         if kind not in _TAKEN or entry is not None:
             raise MalformedFrame(f"{_T.Type.Name(kind)} is not what a client sends now")
-        body = getattr(made, BODY_OF_TYPE[kind])
+        body = getattr(command, BODY_OF_TYPE[kind])
         handler = _HANDLERS.get(kind)
         if handler is not None:
             part, handle = handler

@@ -37,10 +37,10 @@ from broker.topic.requests import SubscribeRequest, TopicPort
 from broker.wire import pulsar_pb2 as wire
 from broker.wire.frames import NO_ID, MessageHeads, command, without_broker_metadata, without_checksum
 from magnetar_core.runtime.types import Buffer, Cancellable
+from magnetar_core.topics.topic_name import TopicName
 from managed_ledger.errors import InvalidPosition
 from managed_ledger.messages_pb2 import MessageIdData
 from managed_ledger.position import Position, named_position, signed
-from managed_ledger.topic_name import TopicName
 
 log = logging.getLogger(__name__)
 

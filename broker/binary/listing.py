@@ -48,6 +48,29 @@ def _matches(name: str, texts: list[str]) -> bool:
     return True
 
 
+class Matching:
+    """The topics of a namespace that match one pattern, for all that watch it: a list that has changed is looked
+    through once for them (10,000 names take 30 ms of the loop)."""
+
+    def __init__(self, pattern: str, characters_max: int) -> None:
+        self._pattern = pattern
+        self._characters_max = characters_max
+        self._topics: list[str] | None = None
+        self._matches: dict[str, None] | None = None
+
+    @property
+    def is_evaluated(self) -> bool:
+        """Whether the pattern is one that is evaluated here."""
+        return filter_topics((), self._pattern, self._characters_max) is not None
+
+    def of(self, topics: list[str]) -> dict[str, None] | None:
+        """What `filter_topics` returns. Nobody changes it, nor *topics*."""
+        if topics is not self._topics:
+            matches = filter_topics(topics, self._pattern, self._characters_max)
+            self._topics, self._matches = topics, None if matches is None else dict.fromkeys(matches)
+        return self._matches
+
+
 def topics_hash(topics: Iterable[str]) -> str:
     """CRC-32C of the sorted names, as Apache writes it (eight hexadecimal digits, lowest byte first)."""
     return crc32c(",".join(sorted(topics)).encode()).to_bytes(4, "little").hex()

@@ -11,7 +11,7 @@ from broker.security.authorization import Operation, about_namespace
 from broker.settings.config import BrokerConfig
 from broker.wire import pulsar_pb2 as wire
 from broker.wire.frames import command
-from managed_ledger.topic_name import TopicName
+from magnetar_core.topics.topic_name import TopicName
 
 _T: Final = wire.BaseCommand
 

@@ -45,6 +45,7 @@ from broker.wire import pulsar_pb2 as wire
 from broker.wire.frames import NO_ID, Send, checksum_verdict, command, metadata_bytes, send_receipt
 from magnetar_core.bookkeeper.wire.framing import MalformedFrame
 from magnetar_core.runtime.types import Corruption
+from magnetar_core.topics.topic_name import TopicName
 from managed_ledger.messages import (
     ORDINARY_METADATA_BYTES,
     batch_problem,
@@ -53,7 +54,6 @@ from managed_ledger.messages import (
     metadata_of,
     split_entry,
 )
-from managed_ledger.topic_name import TopicName
 
 _T: Final = wire.BaseCommand
 

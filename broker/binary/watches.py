@@ -13,11 +13,12 @@ Rules:
 import logging
 from collections.abc import Callable
 from typing import Final, Protocol
+from weakref import WeakValueDictionary
 
 from broker.binary.admission.guard import Guard
 from broker.binary.answers import Answers
 from broker.binary.flow import OUTBOX_HIGH_BYTES, ClientFlow
-from broker.binary.listing import filter_topics, topics_hash
+from broker.binary.listing import Matching, topics_hash
 from broker.errors import BrokerError, NotAllowed, NotReady, TooManyRequests
 from broker.names import parse_namespace
 from broker.security.authorization import Operation, about_namespace
@@ -34,17 +35,26 @@ _T: Final = wire.BaseCommand
 # Lists that one connection watches: each consumer of a pattern has one. Each costs the names that match.
 WATCHES_MAX: Final = 1_000
 
-# Names in the watched lists of all connections when another one is taken: 8 bytes each, since the texts are shared.
+# Names in the watched lists of all connections when another one is taken: some 20 bytes each, as the texts are shared.
 NAMES_ALL_MAX: Final = 10_000_000
 
 
 class WatchedNames:
     """The names in the lists that all connections watch."""
 
-    __slots__ = ("total",)
+    __slots__ = ("_matching", "total")
 
     def __init__(self) -> None:
         self.total = 0
+        self._matching: WeakValueDictionary[tuple[str, str, int], Matching] = WeakValueDictionary()
+
+    def matching(self, namespace: str, pattern: str, characters_max: int) -> Matching:
+        """What all share that watch the same; it is forgotten with the last of them."""
+        key = namespace, pattern, characters_max
+        matching = self._matching.get(key)
+        if matching is None:
+            matching = self._matching[key] = Matching(pattern, characters_max)
+        return matching
 
 
 class WatchBroker(Protocol):
@@ -61,36 +71,29 @@ class WatchBroker(Protocol):
 class _Watch:
     """One list."""
 
-    __slots__ = ("_characters_max", "cancel", "is_announcing", "latest", "namespace", "pattern", "topics", "watcher_id")
+    __slots__ = ("cancel", "is_announcing", "latest", "matching", "namespace", "topics", "watcher_id")
 
-    def __init__(self, watcher_id: int, namespace: str, pattern: str, characters_max: int) -> None:
+    def __init__(self, watcher_id: int, namespace: str, matching: Matching) -> None:
         self.watcher_id = watcher_id
         self.namespace = namespace
-        self.pattern = pattern
-        self._characters_max = characters_max
-        self.topics: list[str] | None = None
+        self.matching = matching
+        self.topics: dict[str, None] | None = None
         """What the client knows; None until it was told the first time."""
         self.latest: list[str] | None = None
         """All topics of the namespace, if they changed and the client was not told yet."""
         self.is_announcing = False
         self.cancel: Cancel | None = None
 
-    def matching(self, topics: list[str]) -> list[str]:
-        """Raises NotAllowed."""
-        matches = filter_topics(topics, self.pattern, self._characters_max)
-        if matches is None:
-            raise NotAllowed(
-                f"The pattern {self.pattern} is left to the client: evaluated here are text and .* in at most "
-                f"{self._characters_max} characters"
-            )
+    def matches(self, topics: list[str]) -> dict[str, None]:
+        matches = self.matching.of(topics)
+        assert matches is not None, "only patterns that are evaluated here are watched (rule 4)"
         return matches
 
     def update(self, topics: list[str]) -> bytes | None:
         """The frame with the difference; None if there is none."""
-        before, self.topics = self.topics or [], self.matching(topics)
-        known, now = set(before), set(self.topics)
-        new = [topic for topic in self.topics if topic not in known]
-        deleted = [topic for topic in before if topic not in now]
+        before, self.topics = self.topics or {}, self.matches(topics)
+        new = [topic for topic in self.topics if topic not in before]
+        deleted = [topic for topic in before if topic not in self.topics]
         if not new and not deleted:
             return None
         return command(
@@ -141,8 +144,14 @@ class ConnectionWatches:
             if watch is None:
                 if len(watches) >= WATCHES_MAX:
                     raise TooManyRequests(f"This connection watches {WATCHES_MAX} lists of topics already")
-                watch = _Watch(request.watcher_id, namespace, pattern, config.pattern_characters_max)
-                watch.matching([])
+                most = config.pattern_characters_max
+                matching = self._broker.watched_names.matching(namespace, pattern, most)
+                if not matching.is_evaluated:
+                    raise NotAllowed(
+                        f"The pattern {pattern} is left to the client: evaluated here are text and .* in at most "
+                        f"{most} characters"
+                    )
+                watch = _Watch(request.watcher_id, namespace, matching)
                 watches[request.watcher_id] = watch
                 try:
                     await self._begin(watch)
@@ -157,7 +166,7 @@ class ConnectionWatches:
                 _T.WATCH_TOPIC_LIST_SUCCESS,
                 request_id=request.request_id,
                 watcher_id=watch.watcher_id,
-                topic=[] if request.topics_hash == hash_ else watch.topics,
+                topic=[] if request.topics_hash == hash_ else list(watch.topics),
                 topics_hash=hash_,
             )
 
@@ -171,7 +180,7 @@ class ConnectionWatches:
         if self._watches is None or self._watches.get(watch.watcher_id) is not watch:
             cancel()
             raise NotReady("The watcher was closed before it was made")
-        matches = watch.matching(topics)
+        matches = watch.matches(topics)
         names = self._broker.watched_names
         if names.total + len(matches) > NAMES_ALL_MAX:
             cancel()

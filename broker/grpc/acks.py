@@ -24,7 +24,11 @@ class Acks(NamedTuple):
     """Why the first id that cannot be was passed over. The others count."""
 
 
-def acks_of(ids: Iterable[api.MessageId], batches: PartialBatches) -> Acks:
+Named = tuple[api.MessageId, int | None]
+"""A message that is acknowledged, and the batch index of the last one behind it that is, too."""
+
+
+def acks_of(ids: Iterable[Named], batches: PartialBatches) -> Acks:
     """Sort the *ids* of one request into whole entries and parts of batches.
 
     *batches* notes which messages of its batches are acknowledged by them.
@@ -33,21 +37,21 @@ def acks_of(ids: Iterable[api.MessageId], batches: PartialBatches) -> Acks:
     parts: dict[Position, tuple[int, int]] = {}
     failure: BrokerError | InvalidPosition | ValueError | None = None
     acknowledge = batches.acknowledge
-    for one in ids:
+    for named, last in ids:
         try:
-            position = named_position(one.ledger_id, one.entry_id)
-            if not one.HasField("batch_index"):
+            position = named_position(named.ledger_id, named.entry_id)
+            if not named.HasField("batch_index"):
                 batches.forget(position)
                 whole.append(position)
                 continue
-            left = acknowledge(position, one.batch_index, one.batch_size)
+            left = acknowledge(position, named.batch_index, named.batch_size, last)
         except (BrokerError, InvalidPosition, ValueError) as error:
             failure = failure or error
             continue
         if left is None:
             continue
         if left:
-            parts[position] = left, one.batch_size
+            parts[position] = left, named.batch_size
         else:
             parts.pop(position, None)
             whole.append(position)
@@ -66,8 +70,8 @@ def ack_of_parts(parts: Mapping[Position, tuple[int, int]]) -> wire.CommandAck:
     """The ack of batches of which some messages are left."""
     command = wire.CommandAck(consumer_id=0, ack_type=wire.CommandAck.Individual)
     for position, (left, size) in parts.items():
-        made = command.message_id.add(ledgerId=position.ledger_id, entryId=position.entry_id, batch_size=size)
-        made.ack_set.extend(words_of(left, (size + 63) // 64))
+        part = command.message_id.add(ledgerId=position.ledger_id, entryId=position.entry_id, batch_size=size)
+        part.ack_set.extend(words_of(left, (size + 63) // 64))
     return command
 
 
@@ -75,8 +79,8 @@ def cumulative_ack_of(position: Position, left: int = 0, size: int = 0) -> wire.
     """The ack of everything up to *position*; of the batch there, with *size* messages, some may be *left* (bits)."""
     assert not left or 0 < left.bit_length() <= size, "what is left of a batch is part of it"
     command = wire.CommandAck(consumer_id=0, ack_type=wire.CommandAck.Cumulative)
-    made = command.message_id.add(ledgerId=position.ledger_id & NO_ID, entryId=position.entry_id & NO_ID)
+    end = command.message_id.add(ledgerId=position.ledger_id & NO_ID, entryId=position.entry_id & NO_ID)
     if left:
-        made.batch_size = size
-        made.ack_set.extend(words_of(left, (size + 63) // 64))
+        end.batch_size = size
+        end.ack_set.extend(words_of(left, (size + 63) // 64))
     return command

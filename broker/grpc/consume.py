@@ -19,7 +19,7 @@ from broker.topic.dispatchers.sticky_keys import check_ranges
 from broker.topic.topic import Topic
 from magnetar_core.security.caller import Caller
 from magnetar_core.topics import topics_pb2 as api
-from managed_ledger.topic_name import TopicName
+from magnetar_core.topics.topic_name import TopicName
 
 
 class Consumers:
@@ -43,7 +43,7 @@ class Consumers:
 
     async def _serve(self, call: Any, source: Hashable) -> None:
         request = await self._requests.of_role(call, source)
-        if not request.HasField("open") or request.acks or request.permits:
+        if not request.HasField("open") or request.acks or request.ack_runs or request.permits:
             raise Refused(Status.INVALID_ARGUMENT, "the first request of Consume has `open`, and nothing else")
         wanted = request.open
         name = parse_topic(wanted.topic)
@@ -62,38 +62,39 @@ class Consumers:
             check_ranges(len(wanted.sticky_ranges))
             check_client_name(wanted.consumer_name, "consumer")
             self._broker.arrivals.work_for(source)
-            made, last = await self._attach(name, wanted, call.peer(), caller)
+            consuming, last = await self._attach(name, wanted, call.peer(), caller)
         except BrokerError as error:
             raise refusal(str(name), error) from error
-        self._calls[made] = None
+        self._calls[consuming] = None
         try:
             try:
                 await self._broker.access.check(caller, need)  # permissions may have changed while it was attached
             except BrokerError as error:
                 raise refusal(str(name), error) from error
-            opened = api.ConsumeResponse.Opened(consumer_name=made.consumer.name, last_id=last)
+            opened = api.ConsumeResponse.Opened(consumer_name=consuming.consumer.name, last_id=last)
             await call.write(api.ConsumeResponse(opened=opened))
-            await _pump(call, made)
+            with self._broker.partition_counts.following(name, consuming.on_partitions):
+                await _pump(call, consuming)
         finally:
-            self._calls.pop(made, None)
-            made.detach()
+            self._calls.pop(consuming, None)
+            consuming.detach()
 
     async def _attach(
         self, name: TopicName, wanted: api.ConsumeRequest.Open, address: str, caller: Caller
     ) -> tuple[ConsumeCall, api.MessageId]:
         broker = self._broker
-        if name.partition < 0 and (partitions := await broker.partitions(name, create=True)):
+        if name.partition < 0 and (partitions := await broker.partitions(name, create=not wanted.must_exist)):
             raise Refused(
                 Status.FAILED_PRECONDITION,
                 f"{name} has {partitions} partitions; open {name.with_partition(0)} and so on",
             )
-        topic = await broker.opening.persistent(name, create=True)
+        topic = await broker.opening.persistent(name, create=not wanted.must_exist)
         if wanted.HasField("schema") and (schema := schema_of(wanted.schema)) is not None:
             await broker.check_consumer_schema(name, schema)
-        made = ConsumeCall(broker, topic, wanted, address, caller)
+        consuming = ConsumeCall(broker, topic, wanted, address, caller)
         last = await last_id(topic, read_compacted=wanted.read_compacted)
-        await made.subscribe()
-        return made, last
+        await consuming.subscribe()
+        return consuming, last
 
 
 async def _pump(grpc_call: Any, consuming: ConsumeCall) -> None:
@@ -135,9 +136,9 @@ async def _pump(grpc_call: Any, consuming: ConsumeCall) -> None:
 async def last_id(topic: Topic, *, read_compacted: bool = False) -> api.MessageId:
     """The last message of *topic*. Raises BrokerError."""
     position, batch_index = await topic.last_message(read_compacted=read_compacted)
-    made = api.MessageId(ledger_id=position.ledger_id, entry_id=position.entry_id)
+    id_ = api.MessageId(ledger_id=position.ledger_id, entry_id=position.entry_id)
     if topic.name.partition >= 0:
-        made.partition = topic.name.partition
+        id_.partition = topic.name.partition
     if batch_index >= 0:
-        made.batch_index, made.batch_size = batch_index, batch_index + 1
-    return made
+        id_.batch_index, id_.batch_size = batch_index, batch_index + 1
+    return id_

@@ -26,7 +26,7 @@ from typing import Final
 
 from broker.broker import Broker
 from broker.errors import BrokerError
-from broker.grpc.acks import ack_of, ack_of_parts, acks_of, cumulative_ack_of
+from broker.grpc.acks import Named, ack_of, ack_of_parts, acks_of, cumulative_ack_of
 from broker.grpc.deliveries import UnpackedEntry, WaitingEntry, fill_problem
 from broker.grpc.partial import PartialBatches
 from broker.grpc.status import Refused, Status, moved, refusal
@@ -39,11 +39,11 @@ from broker.wire import pulsar_pb2 as wire
 from magnetar_core.runtime.types import KIB, MIB, Buffer, Corruption
 from magnetar_core.security.caller import TRUSTED, Caller
 from magnetar_core.topics import topics_pb2 as api
+from magnetar_core.topics.topic_name import TopicName
 from managed_ledger.errors import InvalidPosition
 from managed_ledger.messages import messages_in, metadata_of, split_entry
 from managed_ledger.messages_pb2 import NONE
 from managed_ledger.position import EARLIEST, LATEST, Position, named_position
-from managed_ledger.topic_name import TopicName
 
 # Bytes that wait for a client to read before dispatch to it pauses, and below which it is resumed: as on the binary
 # port.
@@ -92,22 +92,23 @@ class ConsumeCall:
         self.reason: Refused | None = None
         self.is_ended = False
         self._is_detached = False
+        # The queue: bytes of each item, and the item.
         self._out: deque[tuple[int, api.ConsumeResponse | WaitingEntry]] = deque()
         self._unpacked: UnpackedEntry | None = None
         # Bytes of the entry that is being unpacked, or whose messages are being sent.
         self._held_bytes = 0
         # Rewinds and seeks so far: each makes all queued entries void (rule 4).
-        self._runs = 0
+        self._rewinds = 0
         self._out_bytes = 0
         self._reserved_bytes = 0
         self._is_seeking = False
         # Batches of which a part is acknowledged, or was delivered. (rule 2)
-        self._left = PartialBatches()
+        self._partial = PartialBatches()
         self._skipped: list[Position] = []
         self._is_full = False
         self._nacks = 0
         # The first entry of a reader or after a seek, and the index of the first message wanted from it.
-        self._skip: tuple[Position, int] | None = None
+        self._first_wanted: tuple[Position, int] | None = None
         self.consumer = self._new_consumer(request.consumer_name or broker.consumer_name())
 
     @property
@@ -125,10 +126,11 @@ class ConsumeCall:
             partition=self._topic.name.partition,
             priority_level=request.priority,
             read_compacted=request.read_compacted,
-            hash_ranges=[(one.start, one.end) for one in request.sticky_ranges],
+            hash_ranges=[(hashes.start, hashes.end) for hashes in request.sticky_ranges],
             address=self._address,
             client_version="magnetar topics.v1",
             connected_since_ms=self._broker.now_ms(),
+            keeps_counts=True,
             caller=self._caller,
         )
 
@@ -153,9 +155,9 @@ class ConsumeCall:
                 except InvalidPosition as error:
                     raise Refused(Status.INVALID_ARGUMENT, f"{self._topic.name}: {error}") from error
                 if request.start_id.HasField("batch_index"):
-                    self._skip = start, request.start_id.batch_index + (not request.start_inclusive)
+                    self._first_wanted = start, request.start_id.batch_index + (not request.start_inclusive)
                 elif not request.start_inclusive:
-                    self._skip = start, 2**31
+                    self._first_wanted = start, 2**31
         await self._attach(start)
 
     async def _attach(self, start: Position | None) -> None:
@@ -191,7 +193,7 @@ class ConsumeCall:
             metadata = metadata_of(parts)
             unpacked_bytes = 0 if metadata.compression == NONE else metadata.uncompressed_size
             limit = self._broker.config.uncompressed_bytes_max
-            self._hold(max(len(waiting.entry), unpacked_bytes if unpacked_bytes <= limit else 0))
+            self._count_held(max(len(waiting.entry), unpacked_bytes if unpacked_bytes <= limit else 0))
             if unpacked_bytes > limit:
                 raise Corruption(
                     f"uncompressed_size {unpacked_bytes} is above the limit of {limit} (maxUncompressedEntrySize)"
@@ -210,26 +212,26 @@ class ConsumeCall:
         Messages that compaction removed, and entries without a message to deliver, are acknowledged here.
         """
         self._unpacked = None
-        self._hold(0)
+        self._count_held(0)
         position, size = unpacked.waiting.position, unpacked.size
         if unpacked.compacted:
-            left = self._left.left(position, (1 << size) - 1) & ~unpacked.compacted
+            left = self._partial.left(position, (1 << size) - 1) & ~unpacked.compacted
             if left:
-                self._left.note(position, left, size)
+                self._partial.note(position, left, size)
             else:
-                self._left.forget(position)
+                self._partial.forget(position)
                 self._acknowledge_soon(position)
         elif not unpacked.delivered:
             self._acknowledge_soon(position)
-        self._settle(unpacked.waiting, unpacked.delivered)
+        self._return_permits(unpacked.waiting, unpacked.delivered)
 
-    def _hold(self, size_bytes: int) -> None:
+    def _count_held(self, size_bytes: int) -> None:
         """Count *size_bytes* for the one entry that is being unpacked; 0 when there is none."""
         self._broker.reads.give(self._held_bytes)
         self._held_bytes = 0 if self._is_detached else size_bytes
         self._broker.reads.take(self._held_bytes)
 
-    def _settle(self, waiting: WaitingEntry, delivered: int) -> None:
+    def _return_permits(self, waiting: WaitingEntry, delivered: int) -> None:
         """Give back the permits that the entry cost beyond the messages *delivered* (rule 1)."""
         consumer = waiting.consumer
         consumer.permits += waiting.permits - delivered
@@ -256,12 +258,16 @@ class ConsumeCall:
         self.changed.set()
 
     def _sent(self, size: int) -> None:
+        """*size* bytes left the queue."""
         self._out_bytes -= size
         assert self._out_bytes >= 0, "more left the queue than came into it"
         self._broker.reads.give(size)
 
     async def take(self) -> api.ConsumeResponse | None:
-        """The next frame, or None if nothing waits."""
+        """The next frame, or None if nothing waits.
+
+        It has messages of several entries up to FRAME_BYTES; what is no delivery (`rewound`, `done`) is a frame alone.
+        """
         answer = api.ConsumeResponse()
         size = 0
         while size < FRAME_BYTES:
@@ -271,25 +277,26 @@ class ConsumeCall:
                     break
                 item = self._out[0][1]
                 if isinstance(item, api.ConsumeResponse):
-                    if answer.deliveries:
+                    if answer.deliveries:  # they were queued before it, so they go first
                         break
                     self._pop()
                     return item
                 self._pop()
-                runs = self._runs
+                rewinds = self._rewinds
                 try:
                     unpacked = await self._unpack(item)
                 except Corruption as error:
-                    self._hold(0)
-                    if runs == self._runs:
+                    self._count_held(0)
+                    if rewinds == self._rewinds:  # the client is told, as if it were one message
                         size += fill_problem(answer.deliveries.add(), item, str(error))
-                        self._settle(item, 1)
+                        self._return_permits(item, 1)
                     continue
-                if runs != self._runs:  # a rewind or seek came in between
-                    self._hold(0)
+                if rewinds != self._rewinds:  # a rewind or seek came in between
+                    self._count_held(0)
                     continue
-                skip = self._skip[1] if self._skip is not None and self._skip[0] == item.position else 0
-                unpacked.leave_out(self._left, skip, in_order=self._open.type in _IN_ORDER)
+                position, index = self._first_wanted or (None, 0)
+                skip = index if position == item.position else 0
+                unpacked.leave_out(self._partial, skip, in_order=self._open.type in _IN_ORDER)
                 self._unpacked = unpacked
             size += unpacked.fill(answer, self._topic.name)
             if unpacked.is_done:
@@ -302,6 +309,7 @@ class ConsumeCall:
         return answer if answer.deliveries else None
 
     def _pop(self) -> None:
+        """Remove the first item of the queue, which is sent. The dispatcher goes on at QUEUE_LOW_BYTES (rule 3)."""
         was_full = not self.is_writable
         size, _ = self._out.popleft()
         self._sent(size)
@@ -345,6 +353,10 @@ class ConsumeCall:
     def on_end_of_topic(self, consumer: Consumer) -> None:
         pass  # as above
 
+    def on_partitions(self, count: int) -> None:
+        """The topic of which this is a partition has so many."""
+        self._queue(api.ConsumeResponse(partitions=count), 0)
+
     def end(self, reason: Refused | None) -> None:
         """The call is over; the first reason counts."""
         if not self.is_ended:
@@ -371,9 +383,11 @@ class ConsumeCall:
     async def _handle(self, request: api.ConsumeRequest) -> None:
         if request.HasField("open"):
             raise Refused(Status.INVALID_ARGUMENT, f"{self._topic.name}: `open` comes once, in the first request")
-        if len(request.acks) > IDS_MAX or len(request.nack.ids) > IDS_MAX:
+        if len(request.acks) + len(request.ack_runs) > IDS_MAX or len(request.nack.ids) > IDS_MAX:
             raise ValueError(f"a request may have {IDS_MAX} ids; split it")
-        if request.acks and (failure := await self._acknowledge(request.acks)) is not None:
+        acked: list[Named] = [(id_, None) for id_ in request.acks]
+        acked += [(run.first, run.last) for run in request.ack_runs]
+        if acked and (failure := await self._acknowledge(acked)) is not None:
             if request.request_id:
                 raise failure
             self._queue(api.ConsumeResponse(error=str(failure)), 0)  # rule 5
@@ -387,6 +401,8 @@ class ConsumeCall:
             raise ValueError(f"permits are {request.permits}; they must not be negative")
         if request.permits:
             self.subscription.flow(self.consumer, request.permits)
+        if request.leaving:
+            self.consumer.is_leaving = True
         if request.unsubscribe:
             self._is_seeking = True  # the consumer is closed by this request: that does not end the call with an error
             try:
@@ -399,7 +415,7 @@ class ConsumeCall:
                 self._is_seeking = False
             self.end(None)
 
-    async def _acknowledge(self, ids: Sequence[api.MessageId]) -> BrokerError | InvalidPosition | ValueError | None:
+    async def _acknowledge(self, ids: Sequence[Named]) -> BrokerError | InvalidPosition | ValueError | None:
         """Returns why the first of those that cannot be was passed over."""
         failure: BrokerError | InvalidPosition | ValueError | None = None
         for first in range(0, len(ids), IDS_PER_TURN):
@@ -410,8 +426,8 @@ class ConsumeCall:
             failure = self._acknowledge_some(ids[first : first + IDS_PER_TURN]) or failure
         return failure
 
-    def _acknowledge_some(self, ids: Iterable[api.MessageId]) -> BrokerError | InvalidPosition | ValueError | None:
-        acks = acks_of(ids, self._left)
+    def _acknowledge_some(self, ids: Iterable[Named]) -> BrokerError | InvalidPosition | ValueError | None:
+        acks = acks_of(ids, self._partial)
         if acks.whole:
             self.subscription.acking.acknowledge(self.consumer, ack_of(acks.whole))
         if acks.parts and self.subscription.acking.keeps_parts:
@@ -422,20 +438,20 @@ class ConsumeCall:
         if self._open.type not in _IN_ORDER:
             raise ValueError("a cumulative ack needs the type EXCLUSIVE or FAILOVER; acknowledge single messages")
         position = named_position(up_to.ledger_id, up_to.entry_id)
-        self._topic.ledger.check_within(position)
+        self._topic.ledger.ledgers.check_within(position)
         if position.entry_id < 0 and up_to.HasField("batch_index"):
             raise ValueError(f"{position} stands before an entry and has no batch_index")
-        self._left.forget_before(position)
+        self._partial.forget_before(position)
         left: int | None = 0
         if up_to.HasField("batch_index"):
-            left = self._left.acknowledge_up_to(position, up_to.batch_index, up_to.batch_size)
+            left = self._partial.acknowledge_up_to(position, up_to.batch_index, up_to.batch_size)
         if left == 0:
-            self._left.forget(position)
+            self._partial.forget(position)
             command = cumulative_ack_of(position)
         elif left is not None and self.subscription.acking.keeps_parts:
             command = cumulative_ack_of(position, left, up_to.batch_size)
         else:
-            previous = self._topic.ledger.previous_position(position)
+            previous = self._topic.ledger.ledgers.previous_position(position)
             if previous.entry_id < 0 or previous <= self.subscription.mark_delete_position:
                 return
             command = cumulative_ack_of(previous)
@@ -446,7 +462,7 @@ class ConsumeCall:
             raise ValueError(f"a nack's delay is 0 to {NACK_DELAY_MS_MAX} ms, not {nack.delay_ms}")
         if self._nacks >= NACKS_MAX:
             raise ValueError(f"{NACKS_MAX} requests with delayed nacks are under way; put more ids into one")
-        positions = sorted({named_position(one.ledger_id, one.entry_id) for one in nack.ids})
+        positions = sorted({named_position(id_.ledger_id, id_.entry_id) for id_ in nack.ids})
         if not nack.delay_ms:
             self._redeliver(positions)
             return
@@ -464,7 +480,7 @@ class ConsumeCall:
             return
         if self._open.type not in _IN_ORDER:
             for position in positions:
-                self._left.forget(position)
+                self._partial.forget(position)
             self.subscription.redeliver(self.consumer, positions, None)
             return
         if self.subscription.active_consumer is self.consumer:
@@ -473,9 +489,9 @@ class ConsumeCall:
 
     def _rewound(self) -> None:
         """Drop what is queued, and tell the client that everything unacknowledged comes again (rule 4)."""
-        self._runs += 1
+        self._rewinds += 1
         self._unpacked = None
-        self._hold(0)
+        self._count_held(0)
         kept = [(cost, item) for cost, item in self._out if isinstance(item, api.ConsumeResponse)]
         self._out = deque(kept)
         self._sent(self._out_bytes - sum(cost for cost, _ in kept))
@@ -500,8 +516,8 @@ class ConsumeCall:
         self._is_seeking = True
         try:
             await self._topic.seek(subscription, position)
-            self._left.clear()
-            self._skip = skip
+            self._partial.clear()
+            self._first_wanted = skip
             self.consumer = self._new_consumer(self.consumer.name)
             await self._attach(position)
         except BrokerError as error:
@@ -514,9 +530,9 @@ class ConsumeCall:
     def detach(self) -> None:
         """The call has ended: what is unacknowledged goes to others."""
         self.is_ended = self._is_detached = True
-        self._runs += 1
+        self._rewinds += 1
         self._unpacked = None
-        self._hold(0)
+        self._count_held(0)
         self._out.clear()
         self._sent(self._out_bytes)
         self._topic.detach_consumer(self.consumer)

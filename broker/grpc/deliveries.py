@@ -11,11 +11,11 @@ from broker.grpc.partial import PartialBatches
 from broker.topic.clients.consumer import Consumer
 from magnetar_core.runtime.types import MIB, Buffer, Corruption
 from magnetar_core.topics import topics_pb2 as api
+from magnetar_core.topics.topic_name import TopicName
 from managed_ledger.ack_ranges import mask_of
 from managed_ledger.messages import Message, is_batch, split_entry
 from managed_ledger.messages_pb2 import MessageMetadata, SingleMessageMetadata
 from managed_ledger.position import Position, signed
-from managed_ledger.topic_name import TopicName
 
 # A batch that is larger than this is sent in several deliveries: building one of this size holds the loop 15 ms.
 DELIVERY_BYTES_MAX: Final = 1 * MIB

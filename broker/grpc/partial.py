@@ -48,17 +48,21 @@ class PartialBatches:
             self._bytes += _cost(size)
         self._known[position] = left, size
 
-    def acknowledge(self, position: Position, index: int, size: int) -> int | None:
-        """One message is done; returns what is left (0: the batch is forgotten; None: the id is passed over).
+    def acknowledge(self, position: Position, first: int, size: int, last: int | None = None) -> int | None:
+        """One message is done, or those up to *last*; returns what is left (0: the batch is forgotten; None: the id is
+        passed over).
 
         Raises ValueError, TooManyRequests.
         """
-        left = self._before(position, index, size)
+        left = self._before(position, first, size)
         if left is None:
             return None
-        if left >> index & 1:
-            left ^= 1 << index
-        return self._put(position, left, size)
+        if last is None:
+            last = first
+        elif not first <= last < size:
+            raise ValueError(f"{position}: a run of {first} to {last} is none of a batch of {size}")
+        done = (1 << (last + 1 - first)) - 1
+        return self._put(position, left & ~(done << first), size)
 
     def acknowledge_up_to(self, position: Position, index: int, size: int) -> int | None:
         """The same for a message and all before it in the batch."""
@@ -102,7 +106,7 @@ class PartialBatches:
             self._bytes -= _cost(known[1])
 
     def forget_before(self, position: Position) -> None:
-        for before in [one for one in self._known if one < position]:
+        for before in [batch for batch in self._known if batch < position]:
             self.forget(before)
 
     def clear(self) -> None:

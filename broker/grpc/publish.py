@@ -6,6 +6,9 @@ Rules:
 1. A stream of a name waits until the entries of the former producer of that name, on either port, are answered: only
    then is it known what is stored, and the messages may be grouped in another way now.
 2. Nothing is read while `Stream.may_read` says no, or a rate lets nothing in (`Writer.wait_ms`).
+3. A producer that waits for exclusive access is told so at once, and again when it has it. If the topic sends it away,
+   its client comes back and waits anew. One that had exclusive access does not wait for it again: others may have
+   written meanwhile.
 """
 
 import asyncio
@@ -16,7 +19,7 @@ from weakref import WeakValueDictionary
 import grpc
 
 from broker.broker import Broker
-from broker.errors import BrokerError, NotReady
+from broker.errors import BrokerError, NotReady, ProducerFenced
 from broker.grpc.callers import caller_of, source_of
 from broker.grpc.publishing.grouping import GroupLimits
 from broker.grpc.publishing.stream import Share, Stream
@@ -34,21 +37,32 @@ from broker.wire import pulsar_pb2 as wire
 from magnetar_core.runtime.tasks import Bell
 from magnetar_core.security.caller import Caller
 from magnetar_core.topics import topics_pb2 as api
-from managed_ledger.topic_name import TopicName
+from magnetar_core.topics.topic_name import TopicName
 
 # How long a stream waits until the entries of its name's former producer are answered.
 _STORED_WAIT_MAX_S: Final = 30.0
 
 
+_ACCESS: Final = {
+    api.PublishRequest.SHARED: wire.Shared,
+    api.PublishRequest.EXCLUSIVE: wire.Exclusive,
+    api.PublishRequest.WAIT_FOR_EXCLUSIVE: wire.WaitForExclusive,
+    api.PublishRequest.EXCLUSIVE_WITH_FENCING: wire.ExclusiveWithFencing,
+}
+
+
 class _Call:
     """One Publish call that is open."""
 
-    def __init__(self, broker: Broker, call: Any, caller: Caller, writer: Writer, stream: Stream, bell: Bell) -> None:
-        """*bell* rings when *stream* has changed."""
+    def __init__(
+        self, broker: Broker, call: Any, caller: Caller, writer: Writer, stream: Stream, bell: Bell, epoch: int | None
+    ) -> None:
+        """*bell* rings when *stream* has changed. *epoch*: of exclusive access."""
         self.caller = caller
         """As whom its client is authenticated; streams of several clients share a producer."""
         self.writer = writer
         self.stream = stream
+        self.epoch = epoch
         self._broker = broker
         self._call = call
         self._bell = bell
@@ -61,6 +75,34 @@ class _Call:
     async def until_answered(self) -> None:
         """Return when nothing is under way any more."""
         await self._until(lambda: self.stream.is_answered)
+
+    async def tell(self) -> None:
+        """Tell the client what its producer is. Rule 3. Raises Refused."""
+        opened = self._opened()
+        await self._call.write(api.PublishResponse(opened=opened))
+        if opened.is_waiting:  # it may have got access while that was written
+            await self._until(lambda: self.stream.is_ended or not self.writer.producer.is_waiting)
+            if self.stream.reason is not None:
+                raise refusal(str(self.writer.topic.name), self.stream.reason)
+            await self._call.write(api.PublishResponse(opened=self._opened()))
+
+    def _opened(self) -> api.PublishResponse.Opened:
+        return api.PublishResponse.Opened(
+            producer_name=self.writer.producer.name,
+            last_sequence_id=self.stream.last_sequence_id,
+            max_message_bytes=self._broker.config.max_message_bytes,
+            topic_epoch=self.epoch,
+            is_waiting=self.writer.producer.is_waiting,
+        )
+
+    def on_access(self, epoch: int | None) -> None:
+        """A producer that waits has exclusive access now; None: another one has fenced it out."""
+        if epoch is None:
+            self.writer.on_sent_away(ProducerFenced("Fenced out by a later exclusive producer"))
+            return
+        self.epoch = epoch
+        self.writer.producer.is_waiting = False
+        self._bell.ring()
 
     async def pump(self) -> None:
         """Read requests and write answers until the call ends. Raises the Refused that ended it, if there is one."""
@@ -167,12 +209,14 @@ class Publisher:
             raise Refused(Status.INVALID_ARGUMENT, "the first request of Publish has `open`, and nothing else")
         name = parse_topic(request.open.topic)
         caller = caller_of(call)
+        if request.open.access not in _ACCESS:
+            raise Refused(Status.INVALID_ARGUMENT, f"{name}: there is no access {request.open.access}")
         need = about_topic(Operation.PRODUCE, name)
         try:
             await self._broker.access.check(caller, need)
             check_client_name(request.open.producer_name, "producer")
             self._broker.arrivals.work_for(source)
-            made = await self._open(name, request.open, call, caller, source)
+            publishing = await self._open(name, request.open, call, caller, source)
         except BrokerError as error:
             raise refusal(str(name), error) from error
         try:
@@ -180,21 +224,14 @@ class Publisher:
                 await self._broker.access.check(caller, need)  # permissions may have changed while the topic was opened
             except BrokerError as error:
                 raise refusal(str(name), error) from error
-            await call.write(
-                api.PublishResponse(
-                    opened=api.PublishResponse.Opened(
-                        producer_name=made.writer.producer.name,
-                        last_sequence_id=made.stream.last_sequence_id,
-                        max_message_bytes=self._broker.config.max_message_bytes,
-                    )
-                )
-            )
-            await made.pump()
+            await publishing.tell()
+            with self._broker.partition_counts.following(name, publishing.stream.on_partitions):
+                await publishing.pump()
         finally:
-            made.stream.end(None)
-            self._calls.pop(made, None)
-            made.writer.leave(made.stream)
-            self._forget_if_lost(made.writer)
+            publishing.stream.end(None)
+            self._calls.pop(publishing, None)
+            publishing.writer.leave(publishing.stream)
+            self._forget_if_lost(publishing.writer)
 
     # -------------------------------------------------------------------------------- producers
 
@@ -210,20 +247,46 @@ class Publisher:
         schema = schema_of(request.schema) if request.HasField("schema") else None
         schema_version = await self._broker.producer_schema(name, schema)
         address = call.peer()
-        if request.producer_name:
-            writer = Writer(self._broker, topic, self._limits, request.producer_name, address, is_named=True)
-            await topic.attach_producer(_producer_request(writer.producer))
-            await _wait_for_predecessor(topic, writer)
-            last_sequence_id = topic.last_sequence_id(request.producer_name)
-        else:
-            writer, last_sequence_id = await self._shared_writer(topic, address), -1
         share = self._shares.setdefault(source, Share(self._broker.publishes))
         bell = Bell()
-        stream = Stream(schema_version, request.mix_keys, last_sequence_id, share, bell.ring)
+        stream = Stream(schema_version, request.mix_keys, -1, share, bell.ring)
+        if request.producer_name or request.access != api.PublishRequest.SHARED:
+            publishing = await self._own_writer(topic, request, call, caller, stream, bell)
+        else:
+            writer = await self._shared_writer(topic, address)
+            publishing = _Call(self._broker, call, caller, writer, stream, bell, None)
+            writer.streams[stream] = None
+        self._calls[publishing] = None
+        return publishing
+
+    async def _own_writer(
+        self, topic: Topic, request: api.PublishRequest.Open, call: Any, caller: Caller, stream: Stream, bell: Bell
+    ) -> _Call:
+        """A call that shares its writer with no other."""
+        is_named = bool(request.producer_name)
+        name = request.producer_name or await self._broker.producer_name()
+        mode = _ACCESS[request.access]
+        writer = Writer(self._broker, topic, self._limits, name, call.peer(), is_named=is_named, access_mode=mode)
         writer.streams[stream] = None
-        made = _Call(self._broker, call, caller, writer, stream, bell)
-        self._calls[made] = None
-        return made
+        publishing = _Call(self._broker, call, caller, writer, stream, bell, None)
+        wanted = ProducerRequest(
+            writer.producer,
+            request.topic_epoch if request.HasField("topic_epoch") else None,
+            False,
+            None,
+            publishing.on_access,
+            lambda: writer.on_sent_away(CLOSED),
+        )
+        attached = await topic.attach_producer(wanted)
+        publishing.epoch = attached.epoch
+        writer.producer.is_waiting = not attached.ready
+        if writer.producer.is_waiting and request.HasField("topic_epoch"):  # rule 3
+            topic.detach_producer(writer.producer)
+            raise ProducerFenced(f"{topic.name}: another producer has exclusive access now, or is next")
+        if is_named:
+            await _wait_for_predecessor(topic, writer)
+            stream.last_sequence_id = topic.last_sequence_id(name)
+        return publishing
 
     async def _shared_writer(self, topic: Topic, address: str) -> Writer:
         while True:
@@ -274,7 +337,8 @@ async def _wait_for_predecessor(topic: Topic, writer: Writer) -> None:
 
 
 def _producer_request(producer: Producer) -> ProducerRequest:
-    return ProducerRequest(producer, None, False, None, lambda epoch: None, lambda: None)  # it never waits
+    """Of one that shares its access, and so never waits for it."""
+    return ProducerRequest(producer, None, False, None, lambda epoch: None, lambda: None)
 
 
 def schema_of(schema: api.Schema) -> wire.Schema | None:
@@ -286,7 +350,7 @@ def schema_of(schema: api.Schema) -> wire.Schema | None:
         return None
     if schema.type not in wire.Schema.Type.values():
         raise Refused(Status.INVALID_ARGUMENT, f"there is no schema type {schema.type}")
-    made = wire.Schema(name="", type=schema.type, schema_data=schema.data)  # type: ignore[arg-type]
+    converted = wire.Schema(name="", type=schema.type, schema_data=schema.data)  # type: ignore[arg-type]
     for key, value in schema.properties.items():
-        made.properties.add(key=key, value=value)
-    return made
+        converted.properties.add(key=key, value=value)
+    return converted

@@ -30,9 +30,10 @@ from broker.grpc.status import Refused, Status
 AT_ONCE: Final = 16
 STRANGERS_AT_ONCE: Final = 16
 
-# Publish and Consume calls: a client has one for each partition that it reads or writes.
-STREAMS_OF_ROLE_MAX: Final = 10_000
-STREAMS_MAX: Final = 20_000
+# Publish, Consume and WatchTopics calls: a client has one for each partition that it reads or writes, and one for a
+# pattern. One consumer may have 10,000 topics; its pattern, and producers beside it, have room, too.
+STREAMS_OF_ROLE_MAX: Final = 10_100
+STREAMS_MAX: Final = 2 * STREAMS_OF_ROLE_MAX
 STREAMS_LEFT: Final = 100
 
 REQUEST_S: Final = 10.0
@@ -76,7 +77,7 @@ class Requests:
         if self._streams[source] >= most:
             raise Refused(
                 Status.RESOURCE_EXHAUSTED,
-                f"{self._streams[source]} Publish and Consume calls of this client are open here, and "
+                f"{self._streams[source]} Publish, Consume and WatchTopics calls of this client are open here, and "
                 f"{self._streams_open} in all; end some of them, or use fewer partitions",
             )
         self._streams[source] += 1

@@ -21,9 +21,10 @@ from broker.grpc.callers import authenticate, caller_of, is_secure, source_of
 from broker.grpc.consume import Consumers, last_id
 from broker.grpc.publish import Publisher
 from broker.grpc.publishing.grouping import GroupLimits
-from broker.grpc.requests import Requests
+from broker.grpc.requests import STREAMS_OF_ROLE_MAX, Requests
 from broker.grpc.secure_port import server_credentials
 from broker.grpc.status import Refused, Status, refusal
+from broker.grpc.topic_watches import DEFAULT_NAMESPACE, TopicWatches
 from broker.names import parse_namespace, parse_topic
 from broker.ownership.rules import GRPC_LISTENER
 from broker.records.json_records import RecordExists, RecordInUse
@@ -45,16 +46,14 @@ STREAM_WINDOW_BYTES: Final = 256 * KIB
 REQUEST_BYTES_MIN: Final = 8 * MIB
 REQUEST_PADDING_BYTES: Final = 1 * MIB
 
-# Publish and Consume calls of one connection; a client has one for each partition it reads or writes.
-STREAMS_PER_CONNECTION_MAX: Final = 10_000
+# Calls of one connection: the streams that one client may have, and those that are answered soon beside them.
+STREAMS_PER_CONNECTION_MAX: Final = STREAMS_OF_ROLE_MAX + 100
 
 # Of a name that is asked for by health: it is kept while somebody watches it.
 SERVICE_CHARS_MAX: Final = 256
 
 # When the broker stops: how long answers to what was sent may take, and after that the end of the calls.
 STOP_GRACE_S: Final = 1.0
-
-_DEFAULT_NAMESPACE: Final = "public/default"
 
 Handler = Callable[[Any], Awaitable[Any]]
 
@@ -72,6 +71,7 @@ class GrpcServer:
         limits = GroupLimits(config.grpc_group_messages_max, bytes_max, config.grpc_group_delay_ms)
         self._publisher = Publisher(broker, self._requests, limits)
         self._consumers = Consumers(broker, self._requests)
+        self._watches = TopicWatches(broker, self._requests)
         broker.on_permissions_changed.append(self._publisher.recheck)
         self._server: Any = None
         self._health: Any = None
@@ -124,6 +124,7 @@ class GrpcServer:
         if self._server is not None:
             await self._health.enter_graceful_shutdown()
             self._consumers.end()
+            self._watches.end()
             await self._publisher.end(STOP_GRACE_S)
             await self._server.stop(STOP_GRACE_S)
             self._broker.on_permissions_changed.remove(self._publisher.recheck)
@@ -161,6 +162,7 @@ class GrpcServer:
             {
                 "Publish": stream(self._publisher.serve, api.PublishRequest),
                 "Consume": stream(self._consumers.serve, api.ConsumeRequest),
+                "WatchTopics": stream(self._watches.serve, api.WatchTopicsRequest),
                 "Lookup": unary(self._lookup, api.LookupRequest, Operation.LOOKUP),
                 "GetTopic": unary(self._get_topic, api.GetTopicRequest, Operation.LOOKUP),
                 "GetLastMessageId": unary(self._last_message_id, api.GetLastMessageIdRequest, Operation.PEEK_MESSAGES),
@@ -226,7 +228,8 @@ class GrpcServer:
 
     async def _last_message_id(self, request: api.GetLastMessageIdRequest) -> api.GetLastMessageIdResponse:
         topic = await self._broker.opening.persistent(parse_topic(request.topic), create=False)
-        return api.GetLastMessageIdResponse(id=await last_id(topic, read_compacted=request.read_compacted))
+        last = await last_id(topic, read_compacted=request.read_compacted)
+        return api.GetLastMessageIdResponse(id=last, partitions=self._broker.partition_counts.known(topic.name))
 
     async def _create_topic(self, request: api.CreateTopicRequest) -> api.CreateTopicResponse:
         name = parse_topic(request.topic)
@@ -264,14 +267,14 @@ class GrpcServer:
         return api.DeleteTopicResponse()
 
     async def _list_topics(self, request: api.ListTopicsRequest) -> api.ListTopicsResponse:
-        namespace = request.namespace or _DEFAULT_NAMESPACE
+        namespace = request.namespace or DEFAULT_NAMESPACE
         await self._broker.namespace(namespace)
         topics = await self._broker.topics_of_namespace(namespace, persistent=True, non_persistent=False)
         return api.ListTopicsResponse(topics=topics)
 
     async def _list_brokers(self, request: api.ListBrokersRequest) -> api.ListBrokersResponse:
-        found = [self._broker.address, *(await self._broker.ownership.brokers()).values()]
-        pairs = (one.listeners.get(GRPC_LISTENER, ("", "")) for one in found)
+        brokers = [self._broker.address, *(await self._broker.ownership.brokers()).values()]
+        pairs = (broker.listeners.get(GRPC_LISTENER, ("", "")) for broker in brokers)
         urls = (pair[1] if is_secure() else pair[0] for pair in pairs)
         return api.ListBrokersResponse(addresses=sorted({url.partition("://")[2] for url in urls if url}))
 
@@ -283,8 +286,8 @@ class GrpcServer:
     async def _schema(self, request: api.GetSchemaRequest) -> api.GetSchemaResponse:
         schema, version = await self._broker.get_schema(parse_topic(request.topic), request.version or None)
         properties = {item.key: item.value for item in schema.properties}
-        made = api.Schema(type=int(schema.type), data=schema.schema_data, properties=properties)
-        return api.GetSchemaResponse(schema=made, version=version)
+        converted = api.Schema(type=int(schema.type), data=schema.schema_data, properties=properties)
+        return api.GetSchemaResponse(schema=converted, version=version)
 
 
 class _Reflection(reflection.aio.ReflectionServicer):  # type: ignore[misc]  # the library has no types
@@ -307,7 +310,7 @@ class _Reflection(reflection.aio.ReflectionServicer):  # type: ignore[misc]  # t
 def _need(operation: Operation, request: Any) -> Need:
     """What *request* needs: it names a topic, or a namespace. Raises InvalidTopicName."""
     if isinstance(request, api.ListTopicsRequest):
-        namespace = request.namespace or _DEFAULT_NAMESPACE
+        namespace = request.namespace or DEFAULT_NAMESPACE
         parse_namespace(namespace)
         return about_namespace(operation, namespace)
     if isinstance(request, api.ListBrokersRequest):

@@ -41,7 +41,7 @@ _BY_CLASS: Final[dict[type[BrokerError], tuple[Any, str]]] = {
     StorageFailure: (Status.UNAVAILABLE, _RETRY),
     TopicTerminated: (Status.FAILED_PRECONDITION, "write to another topic"),
     ProducerBusy: (Status.ALREADY_EXISTS, "take another name, or close the other one first"),
-    ProducerFenced: (Status.FAILED_PRECONDITION, "another producer holds the topic"),
+    ProducerFenced: (Status.ABORTED, "another producer has exclusive access; make a new one, if this is to go on"),
     ConsumerBusy: (Status.ALREADY_EXISTS, "close another consumer first"),
     ConsumerAssignError: (Status.INVALID_ARGUMENT, "give ranges that are free"),
     IncompatibleSchema: (Status.FAILED_PRECONDITION, "change the schema, or the compatibility strategy"),

@@ -15,7 +15,7 @@ from enum import Enum, auto
 from typing import Final, NamedTuple
 
 from broker.ownership.rules import BrokerAddress
-from managed_ledger.topic_name import TopicName
+from magnetar_core.topics.topic_name import TopicName
 
 
 class Phase(Enum):

@@ -15,7 +15,7 @@ from broker.ownership.nodes import NAMESPACE, decode_owner
 from magnetar_core.bookkeeper.metadata.stores.store import Cancel, MetadataStore
 from magnetar_core.runtime.clock import Clock
 from magnetar_core.runtime.tasks import Bell
-from managed_ledger.topic_name import TopicName
+from magnetar_core.topics.topic_name import TopicName
 
 # Namespaces whose bundles are known here though this broker has none of them: each is 32 bytes a bundle, and is read
 # again when it is asked for.

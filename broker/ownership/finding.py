@@ -21,7 +21,7 @@ from magnetar_core.bookkeeper.metadata.stores.store import MetadataError
 from magnetar_core.runtime.clock import Clock
 from magnetar_core.runtime.tasks import SingleFlight, Tasks
 from magnetar_core.runtime.types import Corruption
-from managed_ledger.topic_name import TopicName
+from magnetar_core.topics.topic_name import TopicName
 
 # How long a lookup waits for the end of a dead owner's session. Clients wait 30 s for a lookup. Sessions take 2 s in a
 # developer's cluster and 30 s in Apache's configuration; there the client has to retry.

@@ -29,7 +29,7 @@ from magnetar_core.bookkeeper.metadata.stores.store import (
 )
 from magnetar_core.runtime.clock import Clock
 from magnetar_core.runtime.tasks import Tasks
-from magnetar_core.runtime.types import Corruption
+from magnetar_core.runtime.types import Corruption, MagnetarError
 
 log = logging.getLogger(__name__)
 
@@ -146,7 +146,7 @@ class Keeper:
         try:
             for part in parts:
                 await self._claim_part(part, whole)
-            await self._store_parts(whole.namespace, after, store)
+            now = await self._store_parts(whole.namespace, parts, after, store)
         except BaseException:
             for part in parts:
                 if part.phase is Phase.PART and part.whole is whole:
@@ -158,7 +158,7 @@ class Keeper:
         self._adopt(parts, session)
         if whole.is_served:  # also where it was lost and taken again meanwhile
             whole.move(Event.CUT)
-        self._entries.know(whole.namespace, after)
+        self._entries.know(whole.namespace, now)
         self._give_back_later(whole)
 
     async def _claim_part(self, part: Entry, whole: Entry) -> None:
@@ -174,11 +174,15 @@ class Keeper:
                     return
         raise NotReady(f"{part.name}, a part of {whole.name}, has an owner already; retry")
 
-    async def _store_parts(self, namespace: str, after: Bundles, store: Callable[[], Awaitable[None]]) -> None:
-        """Run *store*; where its outcome is not known, look until it is. Raises what it raises."""
+    async def _store_parts(
+        self, namespace: str, parts: Sequence[Entry], after: Bundles, store: Callable[[], Awaitable[None]]
+    ) -> Bundles:
+        """Run *store*; where it fails, look whether the namespace has the *parts*: they are stored before the policies
+        that repeat them, and an answer can be lost. Returns the bundles of the namespace. Raises what *store* raises.
+        """
         try:
             await store()
-        except MetadataError as error:
+        except MagnetarError as error:
             log.warning("whether %s has the parts of a bundle is not known: %s", namespace, error)
             while True:
                 try:
@@ -186,8 +190,11 @@ class Keeper:
                     break
                 except MetadataError:
                     await self._clock.sleep(self._members.retry_s)
-            if now.boundaries != after.boundaries:
+            # Not whether it has just those of *after*: other brokers split theirs meanwhile.
+            if not {part.name for part in parts} <= {f"{namespace}/{text}" for text in now.ranges}:
                 raise
+            return now
+        return after
 
     async def unload(self, bundle: str, close_topics: Callable[[], Awaitable[None]]) -> None:
         """Release a bundle: take no new clients, close its topics with *close_topics*, remove its node.

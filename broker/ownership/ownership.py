@@ -30,7 +30,7 @@ from broker.ownership.rules import BrokerAddress, Located, session_has_time
 from magnetar_core.bookkeeper.metadata.stores.store import Cancel, MetadataStore, SessionEvent
 from magnetar_core.runtime.clock import Clock
 from magnetar_core.runtime.tasks import Tasks
-from managed_ledger.topic_name import TopicName
+from magnetar_core.topics.topic_name import TopicName
 
 
 class BundleOwnership:

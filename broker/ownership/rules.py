@@ -16,7 +16,7 @@ from typing import Final, NamedTuple, Protocol
 from urllib.parse import urlsplit
 
 from broker.errors import NotReady
-from managed_ledger.topic_name import TopicName
+from magnetar_core.topics.topic_name import TopicName
 
 # The listener under which brokers find each other's ports of the topic API over gRPC.
 GRPC_LISTENER: Final = "magnetar-grpc"

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from broker.records.json_records import InvalidRecord, NoRecord
-from managed_ledger.topic_name import TopicName
+from magnetar_core.topics.topic_name import TopicName
 
 PERMISSIONS: Final = ("produce", "consume", "functions", "sources", "sinks", "packages")
 """All that a role can be granted."""
@@ -127,7 +127,7 @@ def roles_from_json(body: Any) -> list[str]:
 
 
 def _names_from_json(body: Any, what: str) -> list[str]:
-    if not isinstance(body, list) or not all(isinstance(one, str) for one in body):
+    if not isinstance(body, list) or not all(isinstance(item, str) for item in body):
         raise NotAListOfNames(f'the {what} are needed as a JSON list, such as ["produce"]')
     return body
 
@@ -176,9 +176,9 @@ def revoke_subscription(record: dict[str, Any], subscription: str, role: str) ->
     roles = subscriptions.get(subscription)
     if not isinstance(roles, list):
         raise NoSubscriptionRoles(f"the subscription {subscription} has no list of roles; grant one first")
-    left = [one for one in roles if one != role]
-    made = {**subscriptions, subscription: left} if left else _without(subscriptions, subscription)
-    return _with(record, _SUBSCRIPTIONS, made)
+    left = [other for other in roles if other != role]
+    roles_left = {**subscriptions, subscription: left} if left else _without(subscriptions, subscription)
+    return _with(record, _SUBSCRIPTIONS, roles_left)
 
 
 def _part(record: dict[str, Any], part: str) -> dict[str, Any]:
@@ -191,4 +191,4 @@ def _with(record: dict[str, Any], part: str, value: dict[str, Any]) -> dict[str,
 
 
 def _without(members: dict[str, Any], name: str) -> dict[str, Any]:
-    return {one: value for one, value in members.items() if one != name}
+    return {member: value for member, value in members.items() if member != name}

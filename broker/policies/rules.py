@@ -236,7 +236,7 @@ def strategy(value: Any) -> str:
     try:
         return Strategy(name).value
     except ValueError:
-        known = ", ".join(one.value for one in Strategy)
+        known = ", ".join(strategy.value for strategy in Strategy)
         raise InvalidRecord(f"unknown strategy {name[:100]}; strategies are {known}") from None
 
 

@@ -86,14 +86,14 @@ def one_of(*names: str) -> Read:
 
 def names(value: Any) -> list[str]:
     """A list of texts, each once. Raises NotAValue."""
-    if not isinstance(value, list) or not all(isinstance(one, str) for one in value):
+    if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
         raise NotAValue("a list of names is needed")
     return list(dict.fromkeys(value))
 
 
 def texts_by_name(value: Any) -> dict[str, str]:
     """An object whose members are texts. Raises NotAValue."""
-    if not isinstance(value, dict) or not all(isinstance(one, str) for one in value.values()):
+    if not isinstance(value, dict) or not all(isinstance(item, str) for item in value.values()):
         raise NotAValue("a JSON object of texts is needed")
     return value
 

@@ -25,7 +25,7 @@ from typing import Final, NamedTuple
 from broker.policies.permissions import CONSUME, FUNCTIONS, PACKAGES, PRODUCE, SINKS, SOURCES, Grants, Permissions
 from broker.security.system_topics import belongs_to_brokers, is_of_brokers
 from magnetar_core.security.caller import Caller
-from managed_ledger.topic_name import TopicName
+from magnetar_core.topics.topic_name import TopicName
 
 # What Pulsar's WebSocket proxy names as the original role: the proxy has checked its client itself, so that only the
 # proxy's own right counts.

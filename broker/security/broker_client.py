@@ -87,12 +87,12 @@ def _headers(method: str, parameters: str) -> dict[str, str]:
 def _context(files: TlsFiles) -> ssl.SSLContext:
     if files.authorities:
         return client_context(files)
-    made = usual_context()
-    made.check_hostname = files.verify_hostname
-    limit(made, files)
+    context = usual_context()
+    context.check_hostname = files.verify_hostname
+    limit(context, files)
     if files.own:
-        load_own(made, files)
-    return made
+        load_own(context, files)
+    return context
 
 
 def _token(parameters: str) -> str:
@@ -102,7 +102,7 @@ def _token(parameters: str) -> str:
     if text.startswith("file:"):
         text = read_source(text, _SETTING).decode("utf-8", errors="replace")
     text = text.strip().removeprefix("token:")
-    if not text or not text.isascii() or any(one.isspace() for one in text):
+    if not text or not text.isascii() or any(character.isspace() for character in text):
         raise ConfigurationError(f"{_SETTING}: write token:TOKEN, or file:///PATH of a file with the token")
     return text
 

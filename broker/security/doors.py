@@ -175,10 +175,10 @@ def port_context(config: BrokerConfig) -> Callable[[TlsFiles], ssl.SSLContext]:
     """Makes the context of the broker's ports from files: a client's certificate is verified if it shows one."""
 
     def make(files: TlsFiles) -> ssl.SSLContext:
-        made = server_context(files, client_certificates=bool(files.authorities))
+        context = server_context(files, client_certificates=bool(files.authorities))
         if files.authorities and not config.tls_client_required:
-            made.verify_mode = ssl.CERT_OPTIONAL
-        return made
+            context.verify_mode = ssl.CERT_OPTIONAL
+        return context
 
     return make
 
@@ -190,7 +190,7 @@ def open_doors(config: BrokerConfig, clock: Clock) -> Doors | None:
     """
     if not config.authentication_enabled:
         return None
-    made: dict[str, Provider] = {}
+    by_name: dict[str, Provider] = {}
     for name in config.authentication_providers:
         method = PROVIDERS[name]
         if name == OPENID:
@@ -198,16 +198,16 @@ def open_doors(config: BrokerConfig, clock: Clock) -> Doors | None:
         if method == TOKEN:
             from broker.security.token_keys import TokenKeys
 
-            made[method] = TokenProvider(TokenKeys(config, clock))
+            by_name[method] = TokenProvider(TokenKeys(config, clock))
         elif method == BASIC:
             users = parse_users(read_source(config.basic_users, "basicAuthConf"), "basicAuthConf")
-            made[method] = BasicProvider(PasswordRules(users))
+            by_name[method] = BasicProvider(PasswordRules(users))
         else:
             assert method == TLS, "the configuration admits no other provider"
-            made[method] = TlsProvider()
+            by_name[method] = TlsProvider()
     if OPENID in config.authentication_providers:
-        made[TOKEN] = _openid(config, clock, made.get(TOKEN))
-    providers = Providers(made, anonymous_role=config.anonymous_role, proxy_roles=frozenset(config.proxy_roles))
+        by_name[TOKEN] = _openid(config, clock, by_name.get(TOKEN))
+    providers = Providers(by_name, anonymous_role=config.anonymous_role, proxy_roles=frozenset(config.proxy_roles))
     return Doors(providers, clock, checks_original=config.authenticate_original)
 
 

@@ -12,7 +12,7 @@ from broker.topic.non_persistent.topic import NonPersistentTopic
 from broker.topic.reading.subscription import Subscription
 from broker.topic.topic import Topic
 from magnetar_core.security.caller import Caller
-from managed_ledger.topic_name import TopicName
+from magnetar_core.topics.topic_name import TopicName
 
 log = logging.getLogger(__name__)
 

@@ -17,7 +17,7 @@ Rules:
 import re
 from typing import Final
 
-from managed_ledger.topic_name import TopicName
+from magnetar_core.topics.topic_name import TopicName
 
 _NAMESPACES: Final = re.compile(r"pulsar/(system|.+:[0-9]{1,5})", re.ASCII)
 """The brokers' own namespace, and that of a broker's health check."""

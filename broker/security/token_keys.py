@@ -39,8 +39,8 @@ class TokenKeys:
         """Reads the keys. Raises ConfigurationError."""
         self._config = config
         self._clock = clock
-        one = config.token_secret_key or config.token_public_key
-        self._one = _as_file(one) if path_in(one) is not None else one
+        key = config.token_secret_key or config.token_public_key
+        self._one = _as_file(key) if path_in(key) is not None else key
         self._secrets = [_as_file(text) for text in config.token_secret_keys]
         self._public_keys = [_as_file(text) for text in config.token_public_keys]
         self._next_look_s = clock.monotonic() + LOOK_S

@@ -10,7 +10,7 @@ from broker.tenancy.namespaces import Namespaces
 from broker.tenancy.partitions import Partitions
 from magnetar_core.runtime.clock import Clock
 from magnetar_core.runtime.data.visible import controlling, visible
-from managed_ledger.topic_name import TopicName
+from magnetar_core.topics.topic_name import TopicName
 
 _ANOTHER_NAME = "take another name"
 

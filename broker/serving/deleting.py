@@ -1,12 +1,24 @@
 """Topics are deleted, with all that must not be there for a later topic of the same name.
 
 A topic that is made later under that name takes any schema, begins without policies, and is not open to roles that were
-granted the former one.
+granted the former one. Where the metadata store does not answer, what is stored beside a topic is removed again: the
+topic is gone, and nobody else would do it. Until its schema has gone no topic is made here under that name.
 """
 
 import logging
+from collections.abc import Awaitable, Callable
+from typing import Final
 
-from broker.errors import BrokerError, NotAllowed, TopicNotFound, TopicUnreadable, storage_errors
+from broker.errors import (
+    BrokerError,
+    MetadataFailure,
+    NotAllowed,
+    NotReady,
+    StorageFailure,
+    TopicNotFound,
+    TopicUnreadable,
+    storage_errors,
+)
 from broker.policies.topic.service import TopicPolicies
 from broker.records.json_records import RecordError
 from broker.serving.creation import Creation
@@ -18,10 +30,18 @@ from broker.tenancy.changes import Tenancy
 from broker.tenancy.partitions import Partitions
 from broker.topic.topic import Topic
 from magnetar_core.bookkeeper.metadata.stores.store import MetadataError
+from magnetar_core.runtime.clock import Clock
 from magnetar_core.runtime.types import Corruption
-from managed_ledger.topic_name import TopicName
+from magnetar_core.topics.topic_name import TopicName
 
 log = logging.getLogger(__name__)
+
+# Seconds between attempts to remove what is stored beside a topic: together more than most sessions last, with which
+# the broker would lose its topics anyway.
+PAUSES_S: Final = (1.0, 2.0, 4.0, 8.0, 15.0)
+
+_PASSING: Final = (MetadataError, MetadataFailure, NotReady, StorageFailure)
+"""Failures of the moment. The others stay: a record that cannot be read, a namespace that has gone."""
 
 
 class Deleting:
@@ -38,6 +58,7 @@ class Deleting:
         topic_policies: TopicPolicies,
         tenancy: Tenancy,
         partitioned: Partitions,
+        clock: Clock,
     ) -> None:
         self._ledgers = ledgers
         self._opening = opening
@@ -48,6 +69,7 @@ class Deleting:
         self._topic_policies = topic_policies
         self._tenancy = tenancy
         self._partitioned = partitioned
+        self._clock = clock
 
     async def delete_topic(self, name: TopicName, *, force: bool = False) -> None:
         """Delete a topic with its data and subscriptions. Raises TopicNotFound, NotAllowed (it is in use)."""
@@ -91,26 +113,31 @@ class Deleting:
 
     async def _forget_schema(self, name: TopicName) -> None:
         """A partition has the schema of its topic."""
-        if name.partition >= 0:
-            return
-        try:
-            await self._schema_rules.forget(name)
-        except (BrokerError, MetadataError) as error:
-            log.warning("%s was deleted; its schema could not be removed: %s", name, error)
+        if name.partition < 0:
+            await self._insist(f"{name} was deleted; its schema", lambda: self._schema_rules.forget(name))
 
     async def _forget_policies(self, name: TopicName) -> None:
         """A topic that is made later under the same name begins without policies."""
-        try:
-            await self._topic_policies.forget(name)
-        except BrokerError as error:
-            log.warning("%s was deleted; its policies could not be removed: %s", name, error)
+        await self._insist(f"{name} was deleted; its policies", lambda: self._topic_policies.forget(name))
 
     async def _forget_permissions(self, name: TopicName, *, with_partitions: bool = False) -> None:
         """A topic that is made later under the same name must not be open to roles that were granted this one."""
-        try:
-            await self._tenancy.forget_topic_permissions(name, with_partitions=with_partitions)
-        except (RecordError, MetadataError, Corruption) as error:
-            log.warning("%s was deleted; what was granted on it could not be removed: %s", name, error)
+        await self._insist(
+            f"{name} was deleted; what was granted on it",
+            lambda: self._tenancy.forget_topic_permissions(name, with_partitions=with_partitions),
+        )
+
+    async def _insist(self, what: str, remove: Callable[[], Awaitable[object]]) -> None:
+        for pause_s in (*PAUSES_S, 0.0):
+            try:
+                await remove()
+                return
+            except (BrokerError, RecordError, MetadataError, Corruption) as error:
+                is_tried_again = pause_s > 0 and isinstance(error, _PASSING)
+                log.warning("%s could not be removed%s: %s", what, "; trying again" if is_tried_again else "", error)
+                if not is_tried_again:
+                    return
+                await self._clock.sleep(pause_s)
 
     async def _discard(self, name: TopicName) -> None:
         log.warning("%s cannot be opened and is deleted by force", name)

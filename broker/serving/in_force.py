@@ -3,12 +3,16 @@
 namespace (a record) ─┐
 topic (events)        ├─▶ over each other ─▶ the topic, its ledger's settings, its resource group
 broker's settings    ─┘
+
+Changed policies that cannot be read, or not be applied to a topic, are read again until all topics have them: nobody
+else would tell topics of them.
 """
 
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
-from functools import reduce
+from functools import partial, reduce
+from typing import Final
 from weakref import WeakValueDictionary
 
 from broker.errors import BrokerError, MetadataFailure, TopicNotFound
@@ -28,12 +32,17 @@ from broker.topic.non_persistent.topic import NonPersistentTopic
 from broker.topic.topic import Topic
 from magnetar_core.bookkeeper.metadata.stores.store import MetadataStore
 from magnetar_core.runtime.clock import Clock
+from magnetar_core.runtime.pauses import GrowingPause
 from magnetar_core.runtime.tasks import Tasks
-from managed_ledger.topic_name import TopicName
+from magnetar_core.topics.topic_name import TopicName
 
 log = logging.getLogger(__name__)
 
 AnyTopic = Topic | NonPersistentTopic
+
+# How long to wait before changed policies are read again; doubles from the first to the last.
+RETRY_FIRST_S: Final = 1.0
+RETRY_LAST_S: Final = 30.0
 
 
 class InForce:
@@ -53,6 +62,7 @@ class InForce:
     ) -> None:
         """*recheck* is called with topics where rights may have changed."""
         self._config = config
+        self._clock = clock
         self._tasks = tasks
         self._topics = topics
         self._non_persistent = non_persistent
@@ -71,6 +81,8 @@ class InForce:
         self.resource_groups = ResourceGroups(store, clock, self._on_resource_group_changed, tasks)
         self._applied: dict[str, NamespacePolicies] = {}
         """Namespace with open topics → the policies that all of them got at the last change."""
+        self._retrying: set[str] = set()
+        """Whose policies will be read again: names of namespaces and topics."""
         self._reloading = WeakValueDictionary[str, asyncio.Lock]()
         self._is_stopping = False
 
@@ -109,13 +121,30 @@ class InForce:
         """The broker's settings have changed."""
         self._applied.clear()
         for name in {topic.namespace for topic in [*self._topics, *self._non_persistent.by_name]}:
-            await self._reload_namespace(name)
+            if not await self._reload_namespace(name):
+                self._on_namespace_changed(name)
+
+    def look_again(self, namespace: str) -> None:
+        """Its policies were forgotten: what has changed since they were read reaches its topics."""
+        self._on_namespace_changed(namespace)
 
     def _on_namespace_changed(self, name: str) -> None:
-        if not self._is_stopping:
-            self._tasks.spawn(self._reload_namespace(name), f"policies of {name}")
+        self._follow(name, partial(self._reload_namespace, name))
 
-    async def _reload_namespace(self, name: str) -> None:
+    def _follow(self, name: str, reload: Callable[[], Awaitable[bool]]) -> None:
+        """The policies of *name* have changed. *reload* says whether all topics have them."""
+        if not self._is_stopping:
+            self._tasks.spawn(self._insist(name, reload), f"policies of {name}")
+
+    async def _insist(self, name: str, reload: Callable[[], Awaitable[bool]]) -> None:
+        pause = GrowingPause(RETRY_FIRST_S, RETRY_LAST_S)
+        while not await reload() and name not in self._retrying and not self._is_stopping:
+            self._retrying.add(name)
+            await self._clock.sleep(pause.next_s())
+            self._retrying.discard(name)
+
+    async def _reload_namespace(self, name: str) -> bool:
+        """Whether all its topics have what is stored."""
         self.namespaces.forget(name)
         # One after the other: what was read last is what topics have in the end.
         async with self._reloading.setdefault(name, asyncio.Lock()):
@@ -126,7 +155,7 @@ class InForce:
                 policies = await self.namespaces.policies(name)
                 if before is not None and before.is_same_but_for_bundles(policies):
                     self._applied[name] = before  # nothing that topics or clients know of: its bundles were split
-                    return
+                    return True
                 failed = 0
                 for topic in topics:
                     try:
@@ -140,21 +169,26 @@ class InForce:
                 if (topics or passing) and not failed:
                     self._applied[name] = policies
             except TopicNotFound:
-                return  # the namespace was deleted, and its topics before it
+                return True  # the namespace was deleted, and its topics before it
             except BrokerError as error:
+                failed = len(topics) + len(passing)
                 log.warning("the policies of %s changed and could not be applied: %s", name, error)
             await self._recheck([*topics, *passing])
+            return not failed
 
     def _on_topic_policies_changed(self, base: TopicName) -> None:
-        if not self._is_stopping:
-            self._tasks.spawn(self._reload_topic(base), f"policies of {base}")
+        self._follow(str(base), partial(self._reload_topic, base))
 
-    async def _reload_topic(self, base: TopicName) -> None:
+    async def _reload_topic(self, base: TopicName) -> bool:
+        """Whether it, or each of its partitions here, has what is stored."""
+        failed = 0
         for topic in self._topics.of_base(base):
             try:
                 await self._apply(topic, await self.namespaces.policies(base.namespace))
             except BrokerError as error:
+                failed += 1
                 log.warning("the policies of %s changed and could not be applied: %s", topic.name, error)
+        return not failed
 
     async def _apply(self, topic: Topic, policies: NamespacePolicies) -> None:
         """Raises BrokerError."""

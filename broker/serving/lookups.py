@@ -9,7 +9,7 @@ from broker.settings.groups.ports import INTERNAL
 from broker.tenancy.namespaces import Namespaces
 from magnetar_core.bookkeeper.metadata.stores.store import MetadataError
 from magnetar_core.runtime.data.distribution import Distribution
-from managed_ledger.topic_name import TopicName
+from magnetar_core.topics.topic_name import TopicName
 
 
 class TopicAddress(NamedTuple):

@@ -19,7 +19,7 @@ from broker.topic.non_persistent.topic import NonPersistentTopic
 from broker.topic.ports import NOT_KNOWN, NextBroker
 from magnetar_core.runtime.clock import Clock
 from magnetar_core.runtime.tasks import gather_in_turns
-from managed_ledger.topic_name import TopicName
+from magnetar_core.topics.topic_name import TopicName
 
 log = logging.getLogger(__name__)
 

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Mapping
 from typing import Final, TypeVar
 
 from broker.topic.topic import Topic
-from managed_ledger.topic_name import TopicName
+from magnetar_core.topics.topic_name import TopicName
 
 T = TypeVar("T")
 

@@ -40,13 +40,13 @@ from magnetar_core.runtime.clock import Clock
 from magnetar_core.runtime.data.distribution import Distribution
 from magnetar_core.runtime.tasks import SingleFlight, Tasks, gather_in_turns
 from magnetar_core.runtime.turns import Rank, Turns
+from magnetar_core.topics.topic_name import TopicName
 from managed_ledger.config import ManagedLedgerConfig
 from managed_ledger.errors import ManagedLedgerError, ManagedLedgerNotFound
 from managed_ledger.ledger import ManagedLedger
 from managed_ledger.ledgers.holdings import Changes, Holdings
 from managed_ledger.ledgers.tails import Tails
 from managed_ledger.reading.entry_cache import EntryCache
-from managed_ledger.topic_name import TopicName
 
 log = logging.getLogger(__name__)
 
@@ -344,7 +344,11 @@ class Opening:
     def _warn_of_other_clusters(self, name: TopicName, policies: NamespacePolicies) -> None:
         """Say once of a namespace that an Apache broker would send its messages to other clusters."""
         clusters = policies.raw.get("replication_clusters")
-        others = [one for one in clusters if one != self._config.cluster_name] if isinstance(clusters, list) else []
+        others = (
+            [cluster for cluster in clusters if cluster != self._config.cluster_name]
+            if isinstance(clusters, list)
+            else []
+        )
         known = ", ".join(map(str, others))
         if not others or self._warned.get(name.namespace) == known:
             return

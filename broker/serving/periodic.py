@@ -19,7 +19,7 @@ from magnetar_core.runtime.clock import Clock
 from magnetar_core.runtime.data.buckets import QUOTA_CHECK_BOUNDS, Buckets
 from magnetar_core.runtime.tasks import Tasks, attempt
 from magnetar_core.runtime.types import Corruption
-from managed_ledger.topic_name import TopicName
+from magnetar_core.topics.topic_name import TopicName
 
 log = logging.getLogger(__name__)
 

@@ -8,12 +8,12 @@ from broker.policies.namespace import NamespacePolicies
 from broker.settings.config import BrokerConfig
 from broker.wire import pulsar_pb2 as wire
 from magnetar_core.runtime.types import Corruption
+from magnetar_core.topics.topic_name import TopicName
 from managed_ledger.errors import IncompatibleSchema as RegistryRefused
 from managed_ledger.errors import ManagedLedgerError
 from managed_ledger.messages_pb2 import KeyValue
 from managed_ledger.schemas.compatibility import Schema, SchemaType, Strategy
 from managed_ledger.schemas.stored import StoredSchema, version_bytes, version_of
-from managed_ledger.topic_name import TopicName
 
 
 class Schemas(Protocol):
@@ -115,13 +115,13 @@ class SchemaRules:
             raise _refusal(error) from error
         if stored is None:
             raise TopicNotFound(f"Topic not found or no-schema {topic}")
-        made = wire.Schema(
+        schema = wire.Schema(
             name=topic.schema_id,
             type=int(stored.schema.type),  # type: ignore[arg-type]
             schema_data=stored.schema.data,
             properties=[KeyValue(key=key, value=value) for key, value in stored.schema.properties],
         )
-        return made, version_bytes(stored.version)
+        return schema, version_bytes(stored.version)
 
     async def _latest(self, topic: TopicName) -> StoredSchema | None:
         try:

@@ -120,7 +120,7 @@ class DynamicSettings:
         """Raises NotDynamic, MetadataError, Corruption."""
         if name not in DYNAMIC:
             raise NotDynamic(f"Can't delete non-dynamic configuration {name}; see GET brokers/configuration")
-        await self._change(lambda old: {one: value for one, value in old.items() if one != name})
+        await self._change(lambda old: {key: value for key, value in old.items() if key != name})
 
     async def _change(self, change: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
         for _ in range(ATTEMPTS):
@@ -172,7 +172,7 @@ def parse(config: BrokerConfig, texts: Mapping[str, str]) -> dict[str, Any]:
         loaded = load(BrokerConfig, texts)
         values = {name: getattr(loaded, fields[name]) for name in texts}
         changed = dataclasses.replace(config, **{fields[name]: values[name] for name in texts})
-        problems = [one for one in changed.problems() if one not in config.problems()]
+        problems = [problem for problem in changed.problems() if problem not in config.problems()]
     except (ConfigurationError, Corruption) as error:
         raise InvalidRecord(f" Invalid dynamic-config value: {error}") from None
     if problems:

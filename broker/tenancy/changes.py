@@ -63,7 +63,7 @@ from broker.settings.config import BrokerConfig
 from broker.settings.quotas import QUOTA_TYPES
 from broker.tenancy.partitions import partitions_record
 from magnetar_core.bookkeeper.metadata.stores.store import NO_NODE, MetadataStore, NoNode, VersionConflict
-from managed_ledger.topic_name import TopicName
+from magnetar_core.topics.topic_name import TopicName
 
 CLUSTERS: Final = "/admin/clusters"
 POLICIES_ROOT: Final = "/admin/policies"
@@ -415,7 +415,7 @@ class Tenancy:
     async def set_resource_group(self, namespace: str, name: str | None) -> None:
         """Put a namespace into a resource group; None: into none. Raises NoRecord, RecordChanged, InvalidRecord."""
         if name is None:
-            await self.change(namespace, lambda old: {one: old[one] for one in old if one != RESOURCE_GROUP})
+            await self.change(namespace, lambda old: {key: old[key] for key in old if key != RESOURCE_GROUP})
             return
         if await self._store.get(f"{RESOURCE_GROUPS}/{name}") is None:
             raise InvalidRecord("ResourceGroup does not exist")

@@ -46,7 +46,7 @@ class ClusterRecords:
 
     async def set_peers(self, cluster: str, names: Any) -> None:
         """Set the peers of a cluster; None removes them. Raises NoRecord, InvalidRecord, NotAValue."""
-        if names is not None and (not isinstance(names, list) or not all(isinstance(one, str) for one in names)):
+        if names is not None and (not isinstance(names, list) or not all(isinstance(name, str) for name in names)):
             raise NotAValue("peers are a list of names of clusters")
         await self._clusters.get(f"{CLUSTERS}/{cluster}")
         for name in names or []:
@@ -92,7 +92,9 @@ class ClusterRecords:
         if not isinstance(given, dict):
             raise NotAnObject("a JSON object is needed: brokers, a list")
         brokers = given.get("brokers")
-        if brokers is not None and (not isinstance(brokers, list) or not all(isinstance(one, str) for one in brokers)):
+        if brokers is not None and (
+            not isinstance(brokers, list) or not all(isinstance(broker, str) for broker in brokers)
+        ):
             raise NotAValue("brokers are a list of names")
         await self._check_cluster(cluster)
         for other, record in (await self.domains(cluster)).items():
@@ -141,7 +143,7 @@ class ClusterRecords:
         """Delete a policy, if it is there. Raises RecordChanged."""
         try:
             await self._clusters.change(
-                isolation_path(cluster), lambda old: {one: value for one, value in old.items() if one != name}
+                isolation_path(cluster), lambda old: {key: value for key, value in old.items() if key != name}
             )
         except NoRecord:
             return

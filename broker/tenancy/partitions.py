@@ -25,8 +25,8 @@ from broker.settings.groups.topics import PARTITIONS_MAX
 from magnetar_core.bookkeeper.metadata.stores.store import NO_NODE, MetadataStore, NoNode, VersionConflict
 from magnetar_core.runtime.data.json_text import parse_json
 from magnetar_core.runtime.types import Corruption
+from magnetar_core.topics.topic_name import PARTITIONED_TOPICS, PERSISTENT, TopicName, TopicNameError
 from managed_ledger.records.paths import ledger_path
-from managed_ledger.topic_name import PARTITIONED_TOPICS, PERSISTENT, TopicName, TopicNameError
 
 Properties = dict[str, str]
 Turn = AbstractAsyncContextManager[None]

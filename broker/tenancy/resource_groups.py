@@ -135,13 +135,14 @@ class ResourceGroups:
                 group.updates += group.rates != before
 
     async def _read(self, group: ResourceGroup) -> None:
+        """Give *group* the rates of its record. Raises MetadataError."""
         node = await self._store.get(_path(group.name))
-        if node is None:  # it is being deleted, which the watch on the groups reports
+        if node is None:  # deleted: the watch on the list of groups reports it, and `_forget` follows
             return
         try:
             rates = parse_resource_group(node.value, node.path)
         except Corruption as error:  # rule 2
-            log.error("a resource group is not as it should be, and nothing of it is applied: %s", error)
+            log.error("a resource group cannot be read, and nothing of it is applied: %s", error)
             return
         if rates != group.rates:
             group.use(rates)

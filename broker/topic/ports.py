@@ -8,6 +8,7 @@ from typing import Any, Final, NamedTuple, Protocol
 
 from broker.topic.unacked import UnackedBudget
 from magnetar_core.runtime.types import Buffer, Cancellable
+from managed_ledger.ledger_list import LedgerList
 from managed_ledger.position import Position
 
 
@@ -107,19 +108,12 @@ class CursorPort(Protocol):
 class LedgerPort(Protocol):
     """A managed ledger, as a subscription uses it."""
 
-    @property
-    def last_confirmed(self) -> Position: ...
+    ledgers: LedgerList
 
     @property
     def is_terminated(self) -> bool: ...
 
     def read(self, first: Position, max_entries: int, max_bytes: int) -> Entries | Awaitable[Entries]: ...
-
-    def previous_position(self, position: Position) -> Position: ...
-
-    def check_within(self, position: Position) -> None:
-        """Raises InvalidPosition for what lies beyond the end."""
-        ...
 
 
 class Host(Protocol):

@@ -42,9 +42,10 @@ from broker.topic.reading.subscription import REPLICATED, Subscription
 from broker.topic.requests import SubscribeRequest
 from magnetar_core.runtime.clock import Clock
 from magnetar_core.runtime.tasks import in_turns
+from magnetar_core.topics.topic_name import TopicName
 from managed_ledger.errors import CursorNotFound, ManagedLedgerError, StorageUnavailable
+from managed_ledger.ledgers.delayed_buckets import INTERNAL_PREFIX
 from managed_ledger.position import EARLIEST, LATEST, Position
-from managed_ledger.topic_name import TopicName
 
 if TYPE_CHECKING:
     from managed_ledger.cursors.managed_cursor import ManagedCursor
@@ -97,6 +98,9 @@ class Subscriptions:
         self._published = (0.0, 0.0)
         self._coming: Counter[str] = Counter()
         """Those that are being made; how many requests make each."""
+        self._unsettled: dict[str, asyncio.Lock | None] = {}
+        """Those that had no consumer yet since the topic was opened: transactions may have acknowledged messages. The
+        lock is held by the first of several consumers that come at once."""
         self._use_rates()
 
     def restore(self) -> None:
@@ -104,6 +108,7 @@ class Subscriptions:
         for name, cursor in self._ledger.cursors.items():
             if not is_reserved_subscription(name):
                 self._add(name, cursor)
+                self._unsettled[name] = None
 
     def apply_limits(self, limits: TopicLimits) -> None:
         """The namespace's policies changed."""
@@ -172,7 +177,10 @@ class Subscriptions:
         """Raises ConsumerBusy if there are too many already, in all or of the consumer's host."""
         limits = self._limits
         others = (consumer.address for subscription in self.by_name.values() for consumer in subscription.consumers)
-        if limits.consumers_max and sum(len(one.consumers) for one in self.by_name.values()) >= limits.consumers_max:
+        if (
+            limits.consumers_max
+            and sum(len(subscription.consumers) for subscription in self.by_name.values()) >= limits.consumers_max
+        ):
             raise ConsumerBusy("Topic reached max consumers limit", way_out=f"close one of the {limits.consumers_max}")
         if not has_room_for_host(consumer.address, others, limits.consumers_per_host_max):
             raise ConsumerBusy("Topic reached max same address consumers limit")
@@ -190,6 +198,8 @@ class Subscriptions:
         name = request.subscription
         existing = self.by_name.get(name)
         if existing is not None:
+            if name in self._unsettled:
+                await self._settle(name)
             if existing.is_durable != request.durable:
                 raise NotAllowed(
                     f"Subscription {name} is {'durable' if existing.is_durable else 'not durable'}, "
@@ -207,12 +217,23 @@ class Subscriptions:
             start = await self._rolled_back(request, start)
             return await self.create(name, start, request.properties, check_open, is_replicated=request.is_replicated)
         self._check_number_with(name)
-        start = reader_start(request.start, earliest=request.earliest, last_confirmed=self._ledger.last_confirmed)
+        last = self._ledger.ledgers.last_confirmed
+        start = reader_start(request.start, earliest=request.earliest, last_confirmed=last)
         start = await self._rolled_back(request, start)
         existing = self.by_name.get(name)  # another request may have made it while this one waited
         if existing is not None:
             return existing
         return self._add(name, self._ledger.new_non_durable_cursor(name, start))
+
+    async def _settle(self, name: str) -> None:
+        """Raises BrokerError."""
+        lock = self._unsettled[name] = self._unsettled[name] or asyncio.Lock()
+        async with lock:
+            cursor = self._ledger.cursors.get(name)
+            if name in self._unsettled and cursor is not None:
+                with storage_errors():
+                    await self._ledger.settle_transactions(cursor)
+            self._unsettled.pop(name, None)
 
     async def _rolled_back(self, request: SubscribeRequest, start: Position) -> Position:
         """Where the consumer begins: at *start*, or so many seconds ago if it asks for that."""
@@ -371,7 +392,7 @@ class Subscriptions:
 
     async def clear(self, name: str) -> None:
         """Pass over everything that a subscription has before it; its consumers stay. Raises BrokerError."""
-        self.require(name).acking.clear_up_to(self._ledger.last_confirmed)
+        self.require(name).acking.clear_up_to(self._ledger.ledgers.last_confirmed)
         cursor = self._ledger.cursors.get(name)
         if cursor is not None:
             with storage_errors():
@@ -381,11 +402,15 @@ class Subscriptions:
         """Replace the properties of a subscription; durable on return, if it is. Raises BrokerError."""
         subscription = self.require(name)
         check_bytes(sum(len(key) + len(value) for key, value in properties.items()), f"subscription {name}")
+        if any(key.startswith(INTERNAL_PREFIX) for key in properties):
+            raise NotAllowed(f"subscription {name}: properties that begin with {INTERNAL_PREFIX} belong to brokers")
         cursor = self._ledger.cursors.get(name)
-        if cursor is not None:
-            with storage_errors():
-                await cursor.set_string_properties(properties)
-        subscription.properties = dict(properties)
+        if cursor is None:
+            subscription.properties = dict(properties)
+            return
+        with storage_errors():
+            await cursor.set_string_properties(properties)
+        subscription.properties = cursor.string_properties
 
     async def set_replicated(self, name: str, *, is_replicated: bool) -> None:
         """Store whether a subscription is to be kept in step with other clusters. Raises BrokerError."""

@@ -36,7 +36,7 @@ from broker.topic.clients.leaving import Steps, by_turns
 from broker.topic.clients.producer import Producer
 from broker.topic.compaction.compactor import Compactor, unpacked
 from broker.topic.host import TopicHost
-from broker.topic.limits import TopicLimits, limits_of
+from broker.topic.limits import limits_of
 from broker.topic.ports import NOT_KNOWN, NextBroker
 from broker.topic.publishing.entry_metadata import EntryMetadata
 from broker.topic.publishing.producers import Producers
@@ -58,9 +58,9 @@ from magnetar_core.runtime.data.buckets import Period
 from magnetar_core.runtime.data.distribution import Distribution
 from magnetar_core.runtime.tasks import Bell, Tasks, attempt, in_turns
 from magnetar_core.runtime.types import MIB, Corruption, do_nothing
+from magnetar_core.topics.topic_name import TopicName
 from managed_ledger.errors import EntryRefused, ManagedLedgerError, ManagedLedgerFenced, ManagedLedgerTerminated
 from managed_ledger.position import EARLIEST, Position
-from managed_ledger.topic_name import TopicName
 
 if TYPE_CHECKING:
     from managed_ledger.ledger import ManagedLedger
@@ -107,7 +107,7 @@ class Topic:
         self._leaving: asyncio.Task[None] | None = None
         """Tells clients that they are closed, if there are too many for one turn of the loop."""
         self._config = config
-        self._limits = limits_of(config, policies, is_system=name.is_system)
+        self.limits = limits_of(config, policies, is_system=name.is_system)
         self._clock = clock
         self._dropped = dropped
         self._tasks = Tasks(str(name))
@@ -122,7 +122,7 @@ class Topic:
         self.publish_throttle = PublishThrottle()
         self.membership = Membership()
         self._subscriptions = Subscriptions(
-            name, ledger, self._host, clock, config, self._limits, self.compactor, self.membership, making
+            name, ledger, self._host, clock, config, self.limits, self.compactor, self.membership, making
         )
         self._use_rates()
         # What the parts call back must not refer to this object: a topic that has ended is freed at once.
@@ -170,7 +170,7 @@ class Topic:
         metadata = self._entry_metadata
         if metadata is not None:
             metadata.begin_run(self._clock.wall_ms())
-        limits = self._limits
+        limits = self.limits
         if limits.requires_encryption:
             run = encrypted(run)
         if limits.message_bytes_max or limits.delay_max_ms:
@@ -301,9 +301,9 @@ class Topic:
             if self.ledger.is_terminated:
                 raise TopicTerminated(f"Topic {self.name} is terminated")
             producers.check_name_is_answered(producer)
-            if self._limits.requires_encryption and not request.encrypted:
+            if self.limits.requires_encryption and not request.encrypted:
                 raise MetadataFailure(f"Encryption is required in {self.name.namespace}")
-            producers.make_room(producer, self._limits, request.topic_epoch)
+            producers.make_room(producer, self.limits, request.topic_epoch)
             self._check_writes()
             await self._check_backlog()
             self._check_open()
@@ -313,14 +313,14 @@ class Topic:
 
     async def _exceeded(self) -> Exceeded | None:
         """The backlog quota that is used up. Raises StorageFailure."""
-        limits, subscriptions = self._limits, list(self.subscriptions.values())
+        limits, subscriptions = self.limits, list(self.subscriptions.values())
         if not self._config.backlog_quota_checks or self.name.is_system:
             return None
         return await exceeded(self.ledger, subscriptions, limits.storage_quota, limits.age_quota, self._clock.wall_ms())
 
     def _check_writes(self) -> None:
         """Raises QuotaExceededHold."""
-        if self._limits.stops_writes:
+        if self.limits.stops_writes:
             raise QuotaExceededHold(
                 f"Writes are stopped in {self.name.namespace}; `magnetar namespaces allow-writes {self.name.namespace}`"
             )
@@ -453,7 +453,7 @@ class Topic:
     async def truncate(self) -> None:
         """All subscriptions go to the end, and all ledgers but the present one are deleted. Raises BrokerError."""
         for subscription in list(self.subscriptions.values()):
-            subscription.acking.clear_up_to(self.ledger.last_confirmed)
+            subscription.acking.clear_up_to(self.ledger.ledgers.last_confirmed)
         self.snapshot_deduplication()  # its cursor goes to the end as well: nothing before it is replayed any more
         with storage_errors():
             await self.ledger.truncate()
@@ -461,7 +461,7 @@ class Topic:
     async def skip(self, name: str, count: int) -> None:
         """Pass over *count* entries of a subscription, whose consumers stay. Raises BrokerError."""
         subscription = self._subscriptions.require(name)
-        subscription.acking.clear_up_to(await nth_open(self.ledger, subscription.cursor, count))
+        subscription.acking.clear_up_to(await nth_open(self.ledger.ledgers, subscription.cursor, count))
 
     async def expire(self, name: str, age_s: int) -> int | None:
         """Pass over the entries of a subscription that are older than *age_s*. Returns how many; None: its consumers
@@ -476,9 +476,9 @@ class Topic:
 
     async def expire_by_policy(self) -> None:
         """What is older than the policies allow is passed over by all subscriptions. Raises BrokerError."""
-        if self._limits.ttl_s and not self.is_closed:
+        if self.limits.ttl_s and not self.is_closed:
             for name in list(self.subscriptions):
-                await self.expire(name, self._limits.ttl_s)
+                await self.expire(name, self.limits.ttl_s)
 
     async def last_message(self, *, read_compacted: bool = False) -> tuple[Position, int]:
         """The last position, and the index of the last message in its batch (`broker.topic.reading.positions`).
@@ -486,7 +486,7 @@ class Topic:
         *read_compacted*: the last one that compaction kept, where nothing came since.
         """
         horizon = self.compactor.horizon
-        if not read_compacted or horizon is None or horizon < self.ledger.last_confirmed:
+        if not read_compacted or horizon is None or horizon < self.ledger.ledgers.last_confirmed:
             return await last_message(self.ledger, lambda: asyncio.sleep(0))
         with storage_errors():
             kept = await self.compactor.last_message()
@@ -506,7 +506,7 @@ class Topic:
 
     @property
     def deduplication_enabled(self) -> bool:
-        return self._limits.deduplicates
+        return self.limits.deduplicates
 
     def snapshot_deduplication(self) -> None:
         """Store the sequence ids with the position of the last confirmed entry."""
@@ -518,19 +518,19 @@ class Topic:
     def tick(self) -> None:
         """Store a snapshot of the sequence ids and forget absent producers, if that is due. Called periodically."""
         if not self.is_closed:
-            self._deduplication.snapshot_if_due(self.producers.keys(), self._limits.deduplication_snapshot_s)
+            self._deduplication.snapshot_if_due(self.producers.keys(), self.limits.deduplication_snapshot_s)
 
     async def apply_policies(self, policies: NamespacePolicies) -> None:
         """The namespace's policies changed. Raises StorageFailure."""
         self.policies = policies
-        self._limits = limits_of(self._config, policies, is_system=self.name.is_system)
-        self._subscriptions.apply_limits(self._limits)
+        self.limits = limits_of(self._config, policies, is_system=self.name.is_system)
+        self._subscriptions.apply_limits(self.limits)
         self._use_rates()
         async with self._producers.admission:
-            if self._limits.stops_writes and self.producers:
+            if self.limits.stops_writes and self.producers:
                 log.info("%s: its producers are disconnected: writes are stopped in its namespace", self.name)
                 await in_turns(by_turns(self._producers.disconnect_all()))
-            if self._limits.requires_encryption:
+            if self.limits.requires_encryption:
                 await in_turns(by_turns(self._producers.require_encryption()))
             await self._deduplication.apply(self.deduplication_enabled)
         await self._expect_compaction()
@@ -538,10 +538,10 @@ class Topic:
     async def _expect_compaction(self) -> None:
         """With a threshold the topic will be compacted some day. Raises StorageFailure."""
         with storage_errors():
-            await self.compactor.expect(is_expected=self._limits.compaction_threshold_bytes > 0)
+            await self.compactor.expect(is_expected=self.limits.compaction_threshold_bytes > 0)
 
     def _use_rates(self) -> None:
-        self.publish_throttle.use(self._limits.publish_rate, self._clock.wall_ms())
+        self.publish_throttle.use(self.limits.publish_rate, self._clock.wall_ms())
 
     def join(self, group: ResourceGroup | None) -> None:
         """The topic is in this resource group from now on; None: in none."""
@@ -549,14 +549,10 @@ class Topic:
         if group is not before:
             self._subscriptions.change_group(before)
 
-    @property
-    def limits(self) -> TopicLimits:
-        return self._limits
-
     def oldest_backlog(self) -> tuple[int, str]:
         """About how many seconds ago the oldest message was published that a durable subscription has not acknowledged,
         and the subscription (`broker.topic.reading.backlog_quota.oldest`); (-1, "") where that is not known."""
-        oldest_message = oldest(self.ledger, self.subscriptions)
+        oldest_message = oldest(self.ledger.ledgers, self.subscriptions)
         if oldest_message is None:
             return -1, ""
         return max(self._clock.wall_ms() - oldest_message.since_ms, 0) // 1000, oldest_message.subscription
@@ -566,11 +562,13 @@ class Topic:
 
         By the mode `delete_when_subscriptions_caught_up` also with consumers that are connected, as in Apache's.
         """
-        wanted = self._limits.inactive
+        wanted = self.limits.inactive
         if not wanted.is_on:
             return False
         if wanted.mode == CAUGHT_UP:
-            is_behind = any(one.backlog or one.is_before_ledgers for one in self.subscriptions.values())
+            is_behind = any(
+                subscription.backlog or subscription.is_before_ledgers for subscription in self.subscriptions.values()
+            )
         else:
             is_behind = self.has_subscriptions
         if self.producers or is_behind:
@@ -584,7 +582,7 @@ class Topic:
     async def expire_subscriptions(self) -> None:
         """Remove durable subscriptions that had no consumer for longer than the policies allow, but for those that are
         kept in step with other clusters, where they may have some. Raises BrokerError."""
-        minutes = self._limits.expiration_minutes
+        minutes = self.limits.expiration_minutes
         if not minutes or self.is_closed:
             return
         since_ms = self._clock.wall_ms() - minutes * 60_000
@@ -599,7 +597,7 @@ class Topic:
 
     def compact_if_due(self) -> None:
         """Begin a compaction if more than the threshold is new. Called periodically."""
-        threshold = self._limits.compaction_threshold_bytes
+        threshold = self.limits.compaction_threshold_bytes
         if threshold and not self.is_closed and self.ledger.bytes_after(self.compactor.horizon or EARLIEST) > threshold:
             self.compactor.start()
 

@@ -5,6 +5,7 @@ from typing import Final, NamedTuple, Protocol
 
 from broker.topic.clients.consumer import Consumer
 from broker.topic.clients.producer import Producer
+from broker.topic.rates.averages import BYTE_RATE, MESSAGE_RATE
 
 
 class TopicRates(NamedTuple):
@@ -49,10 +50,10 @@ def rates_of(topic: RatedTopic) -> TopicRates:
     producers = list(topic.producers.values())
     consumers = [consumer for subscription in topic.subscriptions.values() for consumer in subscription.consumers]
     return TopicRates(
-        sum((producer.rates.values[0] for producer in producers), 0.0),
-        sum((producer.rates.values[1] for producer in producers), 0.0),
-        sum((consumer.rates.values[0] for consumer in consumers), 0.0),
-        sum((consumer.rates.values[1] for consumer in consumers), 0.0),
+        sum((producer.rates.values[MESSAGE_RATE] for producer in producers), 0.0),
+        sum((producer.rates.values[BYTE_RATE] for producer in producers), 0.0),
+        sum((consumer.rates.values[MESSAGE_RATE] for consumer in consumers), 0.0),
+        sum((consumer.rates.values[BYTE_RATE] for consumer in consumers), 0.0),
         len(producers),
         len(consumers),
     )

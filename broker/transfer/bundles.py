@@ -21,7 +21,7 @@ from broker.ownership.ownership import BundleOwnership
 from broker.ownership.rules import BrokerAddress
 from broker.ownership.splitting import TOPIC_COUNT, TRAFFIC, cuts, limits_of_range
 from magnetar_core.runtime.types import do_nothing
-from managed_ledger.topic_name import PERSISTENT, TopicName
+from magnetar_core.topics.topic_name import PERSISTENT, TopicName
 
 log = logging.getLogger(__name__)
 

@@ -28,9 +28,9 @@ from magnetar_core.runtime.clock import Clock
 from magnetar_core.runtime.tasks import Bell, Tasks, gather_in_turns
 from magnetar_core.runtime.turns import Turns
 from magnetar_core.runtime.types import Corruption, MagnetarError
+from magnetar_core.topics.topic_name import TopicName
 from managed_ledger.ledgers.holdings import Holdings
 from managed_ledger.state_log.errors import LogUnavailable
-from managed_ledger.topic_name import TopicName
 
 log = logging.getLogger(__name__)
 

@@ -202,8 +202,8 @@ def payload_frame(command: BaseCommand, entry: Buffer) -> tuple[bytes, Buffer]:
 
 def command(kind: int, **fields: Any) -> bytes:
     """The simple frame of the command *kind* with these fields in its body."""
-    made = BaseCommand(type=kind)  # type: ignore[arg-type]
-    body = getattr(made, BODY_OF_TYPE[kind])
+    command = BaseCommand(type=kind)  # type: ignore[arg-type]
+    body = getattr(command, BODY_OF_TYPE[kind])
     body.SetInParent()
     for name, value in fields.items():
         if value is None:
@@ -214,7 +214,7 @@ def command(kind: int, **fields: Any) -> bytes:
             getattr(body, name).extend(value)
         else:
             setattr(body, name, value)
-    return simple_frame(made)
+    return simple_frame(command)
 
 
 def send_receipt(producer_id: int, sequence_id: int, highest_sequence_id: int, ledger_id: int, entry_id: int) -> bytes:

@@ -24,7 +24,8 @@ _CLASSES: Final = "org.apache.pulsar.client.impl.auth.Authentication"
 
 
 def client_arguments(options: Mapping[str, str]) -> dict[str, Any]:
-    """Arguments of `pulsar.Client`, from `pulsar.client.…` options in lower case. Errors do not repeat values.
+    """Arguments of `pulsar.Client`, from `pulsar.client.…` options in lower case. Errors repeat no values but names of
+    files.
 
     Raises ConfigurationError.
     """
@@ -36,7 +37,9 @@ def client_arguments(options: Mapping[str, str]) -> dict[str, Any]:
     if plugin:
         make = {
             f"{_CLASSES}Token": lambda: pulsar.AuthenticationToken(_token(parameters)),
-            f"{_CLASSES}Tls": lambda: pulsar.AuthenticationTLS(*_named(parameters, "tlsCertFile", "tlsKeyFile")),
+            f"{_CLASSES}Tls": lambda: pulsar.AuthenticationTLS(
+                *(_file("authParams", path) for path in _named(parameters, "tlsCertFile", "tlsKeyFile"))
+            ),
             f"{_CLASSES}Basic": lambda: pulsar.AuthenticationBasic(*_named(parameters, "userId", "password")),
         }.get(plugin)
         if make is None:
@@ -79,9 +82,9 @@ def explain(error: object) -> str:
 
 
 def _token(parameters: str) -> Any:
-    """The token; from a file it is read whenever the client connects."""
+    """The token; for a file, a function that reads it, which the client calls whenever it connects: tokens expire."""
     if parameters.startswith("file:"):
-        path = Path(parameters.removeprefix("file://").removeprefix("file:"))
+        path = Path(_file("authParams", parameters.removeprefix("file://").removeprefix("file:")))
         return lambda: path.read_text().strip()
     if not parameters:
         raise ConfigurationError("pulsar.client.authParams is empty: expected token:… or file:///path/of/token")
@@ -98,6 +101,18 @@ def _named(parameters: str, *names: str) -> list[str]:
         raise ConfigurationError(f"pulsar.client.authParams: expected {' and '.join(names)}") from None
 
 
+def _file(name: str, path: str) -> str:
+    """*path*. Raises ConfigurationError if it cannot be read: the client only says that it has no connection, or that
+    it was not let in."""
+    try:
+        Path(path).open("rb").close()
+    except OSError as error:
+        raise ConfigurationError(
+            f"pulsar.client.{name}: expected a file that can be read on this machine: {path}: {error.strerror}"
+        ) from None
+    return path
+
+
 def _seconds(text: str) -> int:
     if not text.isascii() or not text.isdigit():
         raise ValueError("a number of milliseconds")
@@ -111,7 +126,7 @@ def _truth(text: str) -> bool:
 
 
 _ARGUMENTS: Final[Mapping[str, tuple[str, Callable[[str], Any]]]] = {
-    "tlstrustcertsfilepath": ("tls_trust_certs_file_path", str),
+    "tlstrustcertsfilepath": ("tls_trust_certs_file_path", lambda path: _file("tlsTrustCertsFilePath", path)),
     "tlshostnameverificationenable": ("tls_validate_hostname", _truth),
     "tlsallowinsecureconnection": ("tls_allow_insecure_connection", _truth),
     "operationtimeoutms": ("operation_timeout_seconds", _seconds),

@@ -11,6 +11,7 @@ import asyncio
 import json
 import logging
 from collections.abc import Generator, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql import types as t
@@ -119,6 +120,10 @@ class MagnetarSource(DataSource):
         except ImportError as error:
             raise ConfigurationError(f"streams of topics need PySpark 4.2 or later ({error})") from error
         options = parse_options(self.options, Kind.STREAM)
+        if options.fail_on_new_schema is None:
+            # Spark asks for `schema()` before, unless the query has a schema of the user's own.
+            has_all = self._frozen is not None and not options.columns
+            options = replace(options, fail_on_new_schema=has_all)
         _, frozen = self._plan_once()
         known, _ = available_columns(options, frozen)
         _check_projection(schema, known, options.columns)

@@ -69,7 +69,6 @@ def status(cluster: ChosenCluster, as_json: bool) -> None:
         print_json(_facts(overview))
         return
     as_of_when = "" if overview.marked else _as_of_when(overview)
-    as_of_when = "" if overview.marked else _as_of_when(overview)
     delay = "0 s" if overview.lost_bookie_delay_s is None else f"{overview.lost_bookie_delay_s} s"
     show.values(
         [
@@ -79,10 +78,7 @@ def status(cluster: ChosenCluster, as_json: bool) -> None:
             ),
             ("auditor", overview.auditor or "none: no node is running"),
             ("a bookie may be away", delay),
-            (
-                "ledgers known to lack copies",
-                f"{overview.marked_total}{as_of_when}",
-            ),
+            ("ledgers known to lack copies", f"{overview.marked_total}{as_of_when}"),
         ]
     )
     if overview.nodes:
@@ -182,6 +178,8 @@ def _facts(overview: Overview) -> dict[str, Any]:
 
 
 def _switch(enabled: bool) -> Callable[[OpenStore], Awaitable[None]]:
+    """Auto-recovery of the whole cluster: on or off."""
+
     async def work(opened: OpenStore) -> None:
         await MarkBoard(opened.store, opened.root).set_enabled(enabled)
 
@@ -373,11 +371,11 @@ def token(name: str, role: str, as_json: bool) -> None:
     problem = name_problem(name)
     if problem is not None:
         raise click.BadParameter(problem, param_hint="NAME")
-    made = secrets.token_urlsafe(32)
-    while made.startswith("-"):  # where a token is an argument, commands would take it for an option
-        made = secrets.token_urlsafe(32)
-    line = line_of(name, Role(role), made)
-    done(f"token  {made}\nline   {line}", as_json, name=name, role=role, token=made, line=line)
+    secret = secrets.token_urlsafe(32)
+    while secret.startswith("-"):  # where a token is an argument, commands would take it for an option
+        secret = secrets.token_urlsafe(32)
+    line = line_of(name, Role(role), secret)
+    done(f"token  {secret}\nline   {line}", as_json, name=name, role=role, token=secret, line=line)
 
 
 # ----------------------------------------------------------------------------------------- reports
@@ -442,10 +440,7 @@ def _move_report(cluster: ChosenCluster, report_id: str, to: str, note: str, as_
         return await reports.move(report_id, Stage(to), who(), note, opened.clock.wall_ms())
 
     report = cluster.on_store(work, changes=True)
-    if as_json:
-        print_json(facts_of(report))
-    else:
-        click.echo(f"report {report.id} is {report.stage}")
+    done(f"report {report.id} is {report.stage}", as_json, **facts_of(report))
 
 
 _note_option = click.option("--note", default="", help="What was found or done; it is shown with the report.")

@@ -24,6 +24,7 @@ from click.core import ParameterSource
 from cryptography.x509 import load_pem_x509_certificate
 
 from autorecovery.reporting.reports import read_problems
+from broker.admin.page.files import PREFIX
 from broker.settings.config import load_broker_config
 from magnetar.cli.bookie.texts import lost_logs_text
 from magnetar.cli.common import output as show
@@ -67,6 +68,7 @@ from magnetar_core.runtime.http.request import ask
 from magnetar_core.runtime.process.daemon import new_clock
 from magnetar_core.runtime.types import ConfigurationError, MagnetarError
 from magnetar_core.security.followed import host_of
+from magnetar_core.security.sources import open_to_others
 from managed_ledger.compacted.entry import COMPACTION_CURSOR
 
 T = TypeVar("T")
@@ -346,17 +348,23 @@ class Rounds:
         if not admin_urls:
             admin_of("")  # raises an error that says what is wrong
 
+        statuses: list[int | None] = []
+
         def brokers_at(url: str) -> list[str] | str:
             try:
                 return sorted(_admin(url).call("GET", "/admin/v2/brokers"))
-            except (AdminError, TypeError) as error:
+            except AdminError as error:
+                statuses.append(error.status or (0 if error.is_untrusted else None))
+                return str(error)
+            except TypeError as error:
                 return str(error)
 
         listings = await asyncio.gather(*(asyncio.to_thread(brokers_at, url) for url in admin_urls))
         answers = dict(zip(admin_urls, listings, strict=True))
         answered = [url for url, answer in answers.items() if not isinstance(answer, str)]
         if not answered:
-            return {"brokers_error": "; ".join(map(str, answers.values()))}
+            status = next((status for status in statuses if status is not None), None)
+            return {"brokers_error": "; ".join(map(str, answers.values())), "brokers_status": status}
         admin_url = answered[0]
         clock = new_clock()
         over_tls = await asyncio.to_thread(_https_urls, admin_url)
@@ -393,9 +401,9 @@ class Rounds:
             if clock.monotonic() - began_s > self._look_s or len(self._unasked) - failures_before >= TOPIC_FAILURES_MAX:
                 break
             answer = asyncio.to_thread(_subscriptions, admin_url, name)
-            if (told := await self._ask(f"topic {name}", answer, None, 2 * TIMEOUT_S)) is not None:
-                subscriptions += told[0]
-                quotas.append(told[1])
+            if (stats := await self._ask(f"topic {name}", answer, None, 2 * TIMEOUT_S)) is not None:
+                subscriptions += stats[0]
+                quotas.append(stats[1])
             looked_at += 1
         return {
             "topics_left": len(names) - looked_at,
@@ -521,12 +529,7 @@ def _open_secrets(access: Access, tls_directory: str | None) -> tuple[str, ...]:
     named += [f"{tls_directory}/tls.key"] if tls_directory else []
     folders = {Path(path).absolute().parent for path in named if path}
     beside = [path for folder in folders for pattern in ("*.key", "*.token") for path in folder.glob(pattern)]
-    open_files = []
-    for path in sorted({Path(path).absolute() for path in named if path} | set(beside)):
-        with contextlib.suppress(OSError):
-            if path.stat().st_mode & 0o004 and all(one.stat().st_mode & 0o001 for one in path.parents):
-                open_files.append(str(path))
-    return tuple(open_files)
+    return tuple(open_to_others([*filter(None, named), *map(str, beside)]))
 
 
 def _https_urls(admin_url: str) -> dict[str, str]:
@@ -563,6 +566,7 @@ def _broker(broker_id: str, admin_url: str, over_tls: Mapping[str, str], clock: 
         BrokerFacts(broker_id, url, skew_s=skew_s),
         bundles=_bundles(url, broker_id, clock, is_in_clear=is_in_clear),
         certificate_left_s=_certificate_left_s(over_tls.get(host_of(broker_id), url), clock),
+        open_keys=_open_keys(url, clock, is_in_clear=is_in_clear),
     )
     try:
         status, said, _ = _get(f"{url}/admin/v2/brokers/health", clock, HEALTH_TIMEOUT_S, is_in_clear=is_in_clear)
@@ -588,6 +592,15 @@ def _bundles(url: str, broker_id: str, clock: Clock, *, is_in_clear: bool) -> in
             if status < 300 and isinstance(owned, dict):
                 return len(owned)
     return None
+
+
+def _open_keys(url: str, clock: Clock, *, is_in_clear: bool) -> tuple[str, ...]:
+    """The files with keys of a broker of ours that every user of its machine may read; none if it does not tell."""
+    with contextlib.suppress(OSError):
+        status, served, _ = _get(f"{url}{PREFIX}served", clock, is_in_clear=is_in_clear)
+        if status < 300 and isinstance(served, dict):
+            return tuple(map(str, served.get("open_keys") or ()))
+    return ()
 
 
 def _certificate_left_s(url: str, clock: Clock) -> float | None:

@@ -12,7 +12,7 @@ from magnetar.inspect.inspector import Copy, Inspector, Lacking, LedgerRecord
 from magnetar.inspect.strays import Restored, Stray, StrayLedgers
 from magnetar_core.bookkeeper.metadata.ledgers.ledger_metadata import LedgerMetadata
 from magnetar_core.runtime.types import ConfigurationError, MagnetarError
-from managed_ledger.topic_name import TopicName, TopicNameError
+from magnetar_core.topics.topic_name import TopicName, TopicNameError
 
 # Entries that `ledgers show` reads without `--from` and `--to`; each is asked of every bookie that has it.
 ENTRIES_SHOWN = 20
@@ -309,21 +309,23 @@ def widen_ledgers(cluster: ChosenCluster, copies: int, as_json: bool) -> None:
         with show.bar("ledgers") as drawn:
             return await widen(inspector, copies, f"widen-{who()}", drawn.update)
 
-    made = cluster.ask(ask, changes=True)
+    widened = cluster.ask(ask, changes=True)
     if as_json:
-        print_json(made._asdict())
+        print_json(widened._asdict())
     else:
-        click.echo(f"{len(made.ledgers)} ledgers get {copies} copies; `magnetar ledgers lacking --wait` waits for them")
+        click.echo(
+            f"{len(widened.ledgers)} ledgers get {copies} copies; `magnetar ledgers lacking --wait` waits for them"
+        )
         for left, why in (
-            (made.open, "are written to: unload their topics, and repeat this"),
-            (made.striped, "are striped, and stay as they are"),
-            (made.busy, "are being repaired, or changed meanwhile: repeat this"),
-            (made.unreadable, "have records that cannot be read"),
+            (widened.open, "are written to: unload their topics, and repeat this"),
+            (widened.striped, "are striped, and stay as they are"),
+            (widened.busy, "are being repaired, or changed meanwhile: repeat this"),
+            (widened.unreadable, "have records that cannot be read"),
         ):
             if left:
                 named = ", ".join(map(str, left[:LEFT_NAMED])) + (", …" if len(left) > LEFT_NAMED else "")
                 click.echo(f"{len(left)} {why} ({named})")
-    if made.open or made.busy or made.unreadable:
+    if widened.open or widened.busy or widened.unreadable:
         raise click.exceptions.Exit(2)
 
 
@@ -409,12 +411,12 @@ def restore_ledger(
     async def ask(inspector: Inspector) -> tuple[Restored, bool]:
         stray_ledgers = StrayLedgers(inspector)
         if topic is not None:
-            await stray_ledgers.check_brokers(topic)
-        made = await stray_ledgers.restore(
+            await stray_ledgers.check_topic(topic)
+        restored = await stray_ledgers.restore(
             ledger_id, topic=topic, password=password.encode(), without=without, ensemble_size=ensemble_size,
             is_unchecked=unchecked,
         )  # fmt: skip
-        return made, topic is not None and await stray_ledgers.put_into(topic, ledger_id)
+        return restored, topic is not None and await stray_ledgers.put_into(topic, ledger_id)
 
     made, is_put = cluster.ask(ask, changes=True)
     if as_json:

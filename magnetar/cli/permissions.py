@@ -6,7 +6,7 @@ from urllib.parse import quote
 import click
 
 from magnetar.cli.common import output as show
-from magnetar.cli.common.options import done, json_option, print_json, topic_argument, with_admin
+from magnetar.cli.common.options import done, json_option, say, topic_argument, with_admin
 from magnetar.cli.tenancy import namespaces
 from magnetar.cli.topics import topics
 from magnetar.inspect.broker_admin import AdminClient
@@ -31,10 +31,8 @@ def _subscription(name: str) -> str:
 
 
 def _show(granted: dict[str, list[str]], as_json: bool, head: tuple[str, str]) -> None:
-    if as_json:
-        print_json(granted)
-    else:
-        show.table(head, [(name, ", ".join(what) or "nothing") for name, what in sorted(granted.items())])
+    rows = [(name, ", ".join(what) or "nothing") for name, what in sorted(granted.items())]
+    say(granted, as_json, lambda _: show.table(head, rows))
 
 
 # ------------------------------------------------------------------------------------ namespaces

@@ -18,31 +18,21 @@ from magnetar.cli.common.options import (
     now_ms,
     policy_value,
     print_json,
+    say,
     topic_argument,
     with_admin,
     yes_option,
 )
-from magnetar.cli.common.policies import PolicyCommand
+from magnetar.cli.common.policies import PolicyCommand, read_name
 from magnetar.inspect.broker_admin import AdminClient, AdminError
 from magnetar_core.runtime.data.json_text import parse_json
 
 _V2 = "/admin/v2"
 
 
-def _lines(names: list[str], as_json: bool) -> None:
-    if as_json:
-        print_json(names)
-    else:
-        for name in names:
-            click.echo(name)
-
-
-def _facts(facts: dict[str, Any], as_json: bool) -> None:
-    if as_json:
-        print_json(facts)
-    else:
-        rows = [(name, value if isinstance(value, str) else json.dumps(value)) for name, value in sorted(facts.items())]
-        show.values(rows or [("", "nothing is set")])
+def _show_facts(facts: dict[str, Any]) -> None:
+    rows = [(name, value if isinstance(value, str) else json.dumps(value)) for name, value in sorted(facts.items())]
+    show.values(rows or [("", "nothing is set")])
 
 
 # --------------------------------------------------------------------------------------- tenants
@@ -61,7 +51,7 @@ def list_tenants(admin: AdminClient, as_json: bool) -> None:
 
     Example:  magnetar tenants list
     """
-    _lines(sorted(admin.call("GET", f"{_V2}/tenants")), as_json)
+    say(sorted(admin.call("GET", f"{_V2}/tenants")), as_json, show.lines)
 
 
 @tenants.command("show")
@@ -73,7 +63,7 @@ def show_tenant(admin: AdminClient, tenant: str, as_json: bool) -> None:
 
     Example:  magnetar tenants show public
     """
-    _facts(admin.call("GET", f"{_V2}/tenants/{quote(tenant, safe='')}"), as_json)
+    say(admin.call("GET", f"{_V2}/tenants/{quote(tenant, safe='')}"), as_json, _show_facts)
 
 
 @tenants.command("create")
@@ -147,7 +137,7 @@ def list_namespaces(admin: AdminClient, tenant: str, as_json: bool) -> None:
 
     Example:  magnetar namespaces list public
     """
-    _lines(sorted(admin.call("GET", f"{_V2}/namespaces/{quote(tenant, safe='')}")), as_json)
+    say(sorted(admin.call("GET", f"{_V2}/namespaces/{quote(tenant, safe='')}")), as_json, show.lines)
 
 
 @namespaces.command("show")
@@ -162,7 +152,7 @@ def show_namespace(admin: AdminClient, namespace: str, as_json: bool) -> None:
     policies = admin.call("GET", admin.namespace_path(namespace))
     if not as_json:
         policies = {name: value for name, value in policies.items() if value not in (None, {}, [], "")}
-    _facts(policies, as_json)
+    say(policies, as_json, _show_facts)
 
 
 @namespaces.command("create")
@@ -217,7 +207,7 @@ def get_policy(admin: AdminClient, namespace: str, policy: str) -> None:
 
     Example:  magnetar namespaces get-policy public/default retention
     """
-    print_json(admin.call("GET", f"{admin.namespace_path(namespace)}/{quote(policy, safe='')}"))
+    print_json(admin.call("GET", f"{admin.namespace_path(namespace)}/{quote(read_name(policy), safe='')}"))
 
 
 @namespaces.command("set-policy", cls=PolicyCommand)
@@ -236,7 +226,7 @@ def set_policy(admin: AdminClient, namespace: str, policy: str, value: str) -> N
         admin.call("DELETE", path)
     else:
         admin.call("POST", path, body)
-    click.echo("set")
+    click.echo("set" if body is not None else "removed")
 
 
 @namespaces.command("stop-writes")
@@ -443,11 +433,7 @@ def config(admin: AdminClient, name: str, as_json: bool) -> None:
     """
     settings = admin.call("GET", f"{_V2}/brokers/configuration/runtime")
     chosen = {key: value for key, value in settings.items() if name.lower() in key.lower()}
-    if as_json:
-        print_json(chosen)
-    else:
-        for key, value in sorted(chosen.items()):
-            click.echo(f"{key}={value}")
+    say(chosen, as_json, show.settings)
 
 
 @brokers.command("metrics")

@@ -7,7 +7,7 @@ from typing import Final
 
 import click
 
-from magnetar.cli.common.options import done, json_option, now_ms, print_json
+from magnetar.cli.common.options import done, json_option, now_ms
 from magnetar_core.runtime.types import ConfigurationError
 from magnetar_core.security.sources import read_source
 from magnetar_core.security.tokens import sign
@@ -91,7 +91,4 @@ def create(
     if kind.startswith("HS") != (secret_key is not None):
         raise ConfigurationError(f"{kind} is signed with a {'secret' if kind.startswith('HS') else 'private key'}")
     token = sign(claims, read_source(source, option), kind)
-    if as_json:
-        print_json({"token": token, **claims})
-    else:
-        click.echo(token)
+    done(token, as_json, token=token, **claims)

@@ -18,11 +18,12 @@ from magnetar.cli.common.options import (
     now_ms,
     policy_value,
     print_json,
+    say,
     topic_argument,
     with_admin,
     yes_option,
 )
-from magnetar.cli.common.policies import TopicPolicyCommand
+from magnetar.cli.common.policies import TopicPolicyCommand, read_name
 from magnetar.cli.messages import entries
 from magnetar.cli.messages.places import (
     PLACE_HELP,
@@ -212,10 +213,7 @@ def lookup(admin: AdminClient, topic: str, as_json: bool) -> None:
     Example:  magnetar topics lookup orders
     """
     owners = {name: admin.owner_url(name) for name in admin.partition_names(topic)}
-    if as_json:
-        print_json(owners)
-    else:
-        show.table(("topic", "broker"), list(owners.items()))
+    say(owners, as_json, lambda owners: show.table(("topic", "broker"), list(owners.items())))
 
 
 @topics.command("last-id")
@@ -229,10 +227,7 @@ def last_id(admin: AdminClient, topic: str, as_json: bool) -> None:
     """
     must_be_one(admin, topic)
     answer = admin.call("GET", f"/admin/v2/{admin.path_of(topic)}/lastMessageId")
-    if as_json:
-        print_json(answer)
-    else:
-        click.echo(id_of(answer))
+    done(str(id_of(answer)), as_json, **answer)
 
 
 @topics.command("unload")
@@ -288,18 +283,32 @@ def clients(admin: AdminClient, topic: str, as_json: bool) -> None:
 
     Example:  magnetar topics clients orders
     """
-    rows = [row for name in admin.partition_names(topic) for row in _clients_of(name, admin.stats(name))]
+    names = admin.partition_names(topic)
+    rows = [row for name in names for row in _clients_of(name, admin.stats(name))]
     if as_json:
         print_json(rows)
         return
     if not rows:
         click.echo(f"nobody is connected to {visible(topic)}")
         return
+    first = 0 if len(names) > 1 else 1  # the column of partitions
+    heads = (
+        "partition",
+        "kind",
+        "name",
+        "subscription",
+        "address",
+        "since",
+        "client",
+        "messages a second",
+        "waits for",
+    )
     show.table(
-        ("kind", "name", "subscription", "address", "since", "client", "messages a second", "waits for"),
+        heads[first:],
         [
-            (row["kind"], visible(row["name"]), visible(row["subscription"]) or "-", row["address"], row["since"],
-             visible(row["client"]) or "-", f"{row['rate']:.1f}", str(row["permits"]))
+            (row["topic"].rpartition("-")[2], row["kind"], visible(row["name"]), visible(row["subscription"]) or "-",
+             row["address"], row["since"], visible(row["client"]) or "-", f"{row['rate']:.1f}",
+             str(row["permits"]))[first:]
             for row in rows
         ],
     )  # fmt: skip
@@ -341,7 +350,7 @@ def get_policy(admin: AdminClient, topic: str, policy: str, applied: bool) -> No
     Example:  magnetar topics get-policy orders retention --applied
     """
     query = "?applied=true" if applied else ""
-    print_json(admin.call("GET", f"/admin/v2/{admin.path_of(topic)}/{quote(policy, safe='')}{query}"))
+    print_json(admin.call("GET", f"/admin/v2/{admin.path_of(topic)}/{quote(read_name(policy), safe='')}{query}"))
 
 
 @topics.command("set-policy", cls=TopicPolicyCommand)
@@ -360,7 +369,7 @@ def set_policy(admin: AdminClient, topic: str, policy: str, value: str) -> None:
         admin.call("DELETE", path)
     else:
         admin.call("PUT" if policy == "schemaCompatibilityStrategy" else "POST", path, body)
-    click.echo("set")
+    click.echo("set" if body is not None else "removed")
 
 
 @topics.command("compact")
@@ -445,12 +454,7 @@ def list_subscriptions(admin: AdminClient, topic: str, as_json: bool) -> None:
 
     Example:  magnetar subscriptions list orders
     """
-    names = admin.call("GET", f"/admin/v2/{admin.path_of(topic)}/subscriptions")
-    if as_json:
-        print_json(names)
-    else:
-        for name in names:
-            click.echo(visible(name))
+    say(admin.call("GET", f"/admin/v2/{admin.path_of(topic)}/subscriptions"), as_json, show.lines)
 
 
 @subscriptions.command("create")

@@ -29,7 +29,7 @@ class Access(NamedTuple):
     token: Token | None = None
     tls: bool = False
     tls_trust_certs_file: str | None = None
-    """Certificates that brokers may have behind theirs, PEM; None: those that gRPC brings."""
+    """Certificates of the authorities that sign the brokers' certificates, PEM; None: those that gRPC brings."""
     tls_certificate_file: str | None = None
     tls_key_file: str | None = None
     trusted_hosts: tuple[str, ...] = ()
@@ -62,19 +62,20 @@ class Access(NamedTuple):
         return watch(grpc.aio.secure_channel(address, credentials, options=options))
 
     def context(self) -> ssl.SSLContext | None:
-        """What TLS is tried with where gRPC had no success; None if no TLS is wanted. Raises OSError."""
+        """For a connection that only looks why gRPC did not reach an address; None: without TLS. Raises OSError."""
         if not self.uses_tls:
             return None
-        made = ssl.create_default_context(cafile=self.tls_trust_certs_file)
-        made.verify_flags &= ~ssl.VERIFY_X509_STRICT  # Python's own since 3.13; gRPC takes such authorities
-        if self.tls_trust_certs_file is None:  # gRPC has certificates of its own: whom they trust is not known here
-            made.check_hostname, made.verify_mode = False, ssl.CERT_NONE
+        context = ssl.create_default_context(cafile=self.tls_trust_certs_file)
+        # Python sets this flag since 3.13; gRPC accepts authorities that it forbids.
+        context.verify_flags &= ~ssl.VERIFY_X509_STRICT
+        if self.tls_trust_certs_file is None:  # gRPC uses its own list of authorities, which is not known here
+            context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
         if self.tls_certificate_file is not None:
-            made.load_cert_chain(self.tls_certificate_file, self.tls_key_file)
-        return made
+            context.load_cert_chain(self.tls_certificate_file, self.tls_key_file)
+        return context
 
     def check(self) -> "Access":
-        """This, as it can be used. Raises TypeError, ValueError naming the argument."""
+        """A copy with the token checked. Raises TypeError, ValueError naming the argument that cannot be used."""
         token = self.token
         if isinstance(token, str):
             token = checked_token(token)

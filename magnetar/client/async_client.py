@@ -4,6 +4,7 @@ The guarantees are in docs/topic-api.md.
 """
 
 import asyncio
+import re
 import secrets
 import warnings
 from collections.abc import Hashable, Sequence
@@ -16,8 +17,15 @@ from magnetar.client.async_producer import SEND_TIMEOUT_S, AsyncProducer, Sender
 from magnetar.client.async_topics import AsyncTopics
 from magnetar.client.base.arguments import check_flag, check_instance, check_seconds, check_text, check_whole, wrong
 from magnetar.client.base.closing import Closing
-from magnetar.client.base.options import ConsumerOptions, ProducerOptions, ReaderOptions, Start, SubscriptionType
-from magnetar.client.base.rpc import log
+from magnetar.client.base.options import (
+    ConsumerOptions,
+    ProducerAccess,
+    ProducerOptions,
+    ReaderOptions,
+    Start,
+    SubscriptionType,
+)
+from magnetar.client.base.rpc import CLOSED, log
 from magnetar.client.base.states import OnState
 from magnetar.client.base.telemetry import Telemetry
 from magnetar.client.brokers import Brokers
@@ -26,7 +34,8 @@ from magnetar.client.codecs.declared import Declared, Schema, T
 from magnetar.client.errors import ClientClosed
 from magnetar.client.retries.letters import Letters
 from magnetar.client.retries.retry import Retry
-from magnetar.client.values import INT32, TYPES, check_id, id_to_api, time_ms
+from magnetar.client.several.pattern import Pattern
+from magnetar.client.values import ACCESS, INT32, TYPES, check_id, id_to_api, time_ms
 from magnetar.client.views.table import AsyncTableView, CompactedReader
 from magnetar_core.topics import topics_pb2 as api
 from magnetar_core.topics.message_id import EARLIEST, LATEST, MessageId
@@ -82,6 +91,8 @@ class AsyncClient:
         access = Access(token, tls, tls_trust_certs_file, tls_certificate_file, tls_key_file, trusted).check()
         if on_state is not None and not callable(on_state):
             raise wrong("on_state", on_state, "a function of one magnetar.StateChange")
+        if telemetry is not None and not isinstance(telemetry, Telemetry):
+            raise wrong("telemetry", telemetry, "magnetar.Telemetry() or None")
         self._brokers = Brokers(addresses, operation_timeout_s, access, on_state, telemetry)
         self._open: dict[Sender | AsyncConsumer[Any], None] = {}
         self._senders: dict[Hashable, Sender] = {}
@@ -107,13 +118,19 @@ class AsyncClient:
         schema: Schema | None = None,
         mix_keys: bool = False,
         send_timeout_s: float = SEND_TIMEOUT_S,
+        access: ProducerAccess = "shared",
     ) -> AsyncProducer[Any]:
-        """A producer of *topic*, which is opened with the first message. Those without a name, and with the same
-        arguments, share a connection.
+        """A producer of *topic*, which is opened with the first message. Those without a name and exclusive access, and
+        with the same arguments, share a connection.
 
         With a *name* a message that is sent again is stored once, where the namespace has deduplication; without one
         the broker puts messages of several producers into one entry. *mix_keys* puts messages of different keys into
         one entry: cheaper, but not for Key_Shared subscriptions.
+
+        *access* says who else may write to the topic. "shared": others that share. "exclusive": nobody; where somebody
+        does, opening raises ProducerFenced. "wait_for_exclusive": nobody, and opening waits until that is so.
+        "exclusive_with_fencing": nobody, and those who do are fenced out: what they send from then on is not stored,
+        and raises ProducerFenced.
 
         *value* says what values are: bytes, str, `magnetar.Json`, a dataclass, a pydantic model, or `magnetar.Avro(…)`.
         The topic gets the schema that goes with it; where it takes no such schema, opening raises SchemaRefused.
@@ -128,15 +145,19 @@ class AsyncClient:
         codec, written = _codec(value, schema)
         check_flag("mix_keys", mix_keys)
         check_seconds("send_timeout_s", send_timeout_s)
-        opening = api.PublishRequest.Open(producer_name=name, mix_keys=mix_keys)
+        check_text("access", access, may_be_empty=True)
+        if access not in ACCESS:
+            raise ValueError(f"access={access!r}: expected one of {', '.join(ACCESS)}")
+        opening = api.PublishRequest.Open(producer_name=name, mix_keys=mix_keys, access=ACCESS[access])
         if written is not None:
             opening.schema.CopyFrom(written)
         kind = topic, opening.SerializeToString(deterministic=True), send_timeout_s
-        sender = None if name else self._senders.get(kind)
+        is_own = bool(name) or access != "shared"
+        sender = None if is_own else self._senders.get(kind)
         if sender is None or sender.is_closing:
             sender = Sender(self._brokers, topic, opening, send_timeout_s, self._forget, kind)
             self._open[sender] = None
-            if not name:
+            if not is_own:
                 self._senders[kind] = sender
         return AsyncProducer(sender, codec)
 
@@ -144,15 +165,25 @@ class AsyncClient:
     def consumer(self, topic: str, subscription: str, **options: Unpack[ConsumerOptions]) -> "AsyncConsumer[bytes]": ...
 
     @overload
+    def consumer(self, *, subscription: str, **options: Unpack[ConsumerOptions]) -> "AsyncConsumer[bytes]": ...
+
+    @overload
     def consumer(
         self, topic: str, subscription: str, *, value: type[T] | Declared[T], **options: Unpack[ConsumerOptions]
     ) -> "AsyncConsumer[T]": ...
 
+    @overload
+    def consumer(
+        self, *, subscription: str, value: type[T] | Declared[T], **options: Unpack[ConsumerOptions]
+    ) -> "AsyncConsumer[T]": ...
+
     def consumer(
         self,
-        topic: str,
-        subscription: str,
+        topic: str | None = None,
+        subscription: str = "",
         *,
+        topics: Sequence[str] = (),
+        pattern: str | re.Pattern[str] | None = None,
         value: Any = bytes,
         type: SubscriptionType = "exclusive",
         name: str = "",
@@ -165,6 +196,9 @@ class AsyncClient:
         retry: Retry | None = None,
     ) -> AsyncConsumer[Any]:
         """A consumer of *topic*; it subscribes with the first receive, or by `async with`.
+
+        Instead of one topic it takes *topics*, or those that match *pattern*, a regular expression for the names of a
+        namespace, as "tenant/namespace/orders-.*". Topics that come later are read from their first message on.
 
         *type* is exclusive, shared, failover or key_shared. A new subscription begins behind the last message, or at
         the first one with *from_earliest*. *queue_size* messages may wait here for the program; the broker keeps the
@@ -180,7 +214,15 @@ class AsyncClient:
                     consumer.ack(message)
         """
         self._check_open()
-        check_text("topic", topic)
+        matching = None if pattern is None else Pattern(pattern)
+        several = _topics(topics)
+        if (topic is not None) + bool(several) + (matching is not None) != 1:
+            raise ValueError("a consumer takes a topic, or topics=[…], or pattern=…, and one of these only")
+        if topic is not None:
+            check_text("topic", topic)
+            what = topic
+        else:
+            what = ", ".join(several) if matching is None else matching.text
         check_text("subscription", subscription)
         check_text("type", type, may_be_empty=True)
         if type not in TYPES:
@@ -207,10 +249,25 @@ class AsyncClient:
         if retry is not None:
             if type not in ("shared", "key_shared"):
                 raise ValueError(f'retry needs type="shared" or "key_shared"; {type} keeps the order of its messages')
-            letters = Letters(self._brokers, topic, subscription, retry, written, self._subscribe)
-        made = AsyncConsumer[Any](self._brokers, topic, opening, queue_size, self._forget, letters=letters, codec=codec)
-        self._open[made] = None
-        return made
+            retry = retry.named(several if topic is None else [topic], subscription)
+            if matching is not None:
+                own = [name for name in (retry.retry_topic, retry.dead_letter_topic) if name is not None]
+                if any(matching.matching(own)):
+                    raise ValueError(f"pattern={what!r} matches a topic of its own Retry: copies would come twice")
+            letters = Letters(self._brokers, what, subscription, retry, written, self._subscribe)
+        consumer = AsyncConsumer[Any](
+            self._brokers,
+            what,
+            opening,
+            queue_size,
+            self._forget,
+            letters=letters,
+            codec=codec,
+            topics=several,
+            pattern=matching,
+        )
+        self._open[consumer] = None
+        return consumer
 
     @overload
     def reader(self, topic: str, **options: Unpack[ReaderOptions]) -> "AsyncReader[bytes]": ...
@@ -261,9 +318,9 @@ class AsyncClient:
         else:
             start_ms = time_ms(place, "start")
             opening.from_earliest = True
-        made = AsyncReader[Any](self._brokers, topic, opening, queue_size, self._forget, start_ms, codec=codec)
-        self._open[made] = None
-        return made
+        reader = AsyncReader[Any](self._brokers, topic, opening, queue_size, self._forget, start_ms, codec=codec)
+        self._open[reader] = None
+        return reader
 
     @overload
     def table_view(self, topic: str) -> "AsyncTableView[bytes]": ...
@@ -304,7 +361,7 @@ class AsyncClient:
 
     def _check_open(self) -> None:
         if self._is_closed:
-            raise ClientClosed("the client is closed")
+            raise ClientClosed(CLOSED)
 
     async def close(self) -> None:
         """Close all producers (after what they sent is answered), consumers and readers.
@@ -363,14 +420,23 @@ def _codec(value: Any, schema: Schema | None) -> tuple[Codec[Any] | None, api.Sc
     return codec, None if codec.schema is None else codec.schema.to_api()
 
 
+def _topics(value: Any) -> list[str]:
+    """Raises TypeError, ValueError."""
+    if isinstance(value, str | bytes) or not isinstance(value, Sequence):
+        raise wrong("topics", value, "a list of str")
+    for topic in value:
+        check_text("one of topics", topic)
+    return list(value)
+
+
 def _ranges(value: Any) -> list[tuple[int, int]]:
     """Raises TypeError, ValueError."""
     taken = "a list of (first, last), key hashes from 0 to 65535"
     if isinstance(value, str | bytes) or not isinstance(value, Sequence):
         raise wrong("sticky_ranges", value, taken)
-    for one in value:
-        if isinstance(one, str | bytes) or not isinstance(one, Sequence) or len(one) != 2:
-            raise wrong("a range of sticky_ranges", one, taken)
-        for end in one:
+    for hashes in value:
+        if isinstance(hashes, str | bytes) or not isinstance(hashes, Sequence) or len(hashes) != 2:
+            raise wrong("a range of sticky_ranges", hashes, taken)
+        for end in hashes:
             check_whole("an end of sticky_ranges", end, 0, 65_535)
     return [(first, last) for first, last in value]

@@ -4,28 +4,32 @@ What the streams bring waits in one queue until the program takes it.
 """
 
 import asyncio
+import weakref
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Final, Generic, Self
 
-from magnetar.client.async_topics import topics_of
+from magnetar.client.async_topics import partition_names, topics_of
 from magnetar.client.base.arguments import check_seconds, check_whole, wrong
 from magnetar.client.base.closing import Closing
 from magnetar.client.base.options import Start
-from magnetar.client.base.rpc import FORKED
+from magnetar.client.base.rpc import FORKED, log
 from magnetar.client.brokers import Brokers
 from magnetar.client.codecs.codec import Codec, shown_value
 from magnetar.client.codecs.declared import T
 from magnetar.client.codecs.versions import Decoder
 from magnetar.client.consuming import ConsumeStream
-from magnetar.client.errors import ClientClosed, TopicError, UnreadableMessage
+from magnetar.client.errors import ClientClosed, TopicDoesNotExist, TopicError, TopicUnavailable, UnreadableMessage
 from magnetar.client.retries.letters import Letters
-from magnetar.client.stream import open_all
+from magnetar.client.several.pattern import Pattern
+from magnetar.client.several.watch import TopicWatch
+from magnetar.client.stream import open_all, weakly
 from magnetar.client.values import (
     INT32,
     Message,
     ack_to_api,
+    check_acked,
     check_id,
     id_from_api,
     id_to_api,
@@ -39,6 +43,10 @@ from magnetar_core.topics.topic_name import TopicName
 
 # Messages that wait in a consumer for the program, over all partitions of a topic.
 QUEUE_SIZE: Final = 1_000
+
+# Topics of one consumer, each partition for itself. Each is a call, for which client and broker have some 40 KiB each.
+# A broker takes a few more of a client: the call that watches a pattern is one, too.
+CONSUMER_TOPICS_MAX: Final = 10_000
 
 # Until a message comes again that `nack` was told of.
 NACK_DELAY_S: Final = 60.0
@@ -107,9 +115,24 @@ class AsyncConsumer(Generic[T]):
         start_ms: int = 0,
         letters: Letters | None = None,
         codec: Codec[Any] | None = None,
+        topics: Sequence[str] = (),
+        pattern: Pattern | None = None,
     ) -> None:
+        """*topics*, or those of *pattern*, instead of *topic*, which says then what is consumed."""
         check_whole("queue_size", queue_size, 1, INT32)
         self.topic = topic
+        self._topics: Sequence[str] = topics or ([topic] if pattern is None else ())
+        self._pattern = pattern
+        self._has_several = bool(topics) or pattern is not None
+        self._watch: TopicWatch | None = None
+        self._is_open = False
+        self._alone = set[str]()
+        """Full names of partitions that the program wants alone."""
+        self._left = weakref.WeakSet[ConsumeStream]()
+        """Of topics that have been deleted."""
+        self._leaving = set[asyncio.Task[None]]()
+        self._failure: TopicError | None = None
+        """Why topics are missing."""
         self._brokers = brokers
         self._on_close = on_close
         self._opening = opening
@@ -121,6 +144,9 @@ class AsyncConsumer(Generic[T]):
             letters.schema_of = self._decoder.schema
         self._queue = _Queue()
         self._streams: dict[str, ConsumeStream] = {}
+        """By topic. Never changed, only replaced: threads of the program look into it."""
+        self._partitions: dict[str, int] = {}
+        """Topic → how many partitions it has, by what brokers said last."""
         self._lock = asyncio.Lock()
         self._opening_task: asyncio.Task[None] | None = None
         self._is_closed = False
@@ -129,12 +155,12 @@ class AsyncConsumer(Generic[T]):
     async def open(self) -> Self:
         """Subscribe now instead of with the first receive. Raises TopicError."""
         self._brokers.check_loop()
-        if self._streams and not self._is_closed:
+        if self._is_open and not self._is_closed:
             return self
         async with self._lock:
             if self._is_closed:
                 raise ClientClosed(f"{self.topic}: the consumer is closed")
-            if not self._streams:
+            if not self._is_open:
                 self._opening_task = asyncio.ensure_future(self._open_streams())
                 try:
                     await self._opening_task
@@ -151,31 +177,137 @@ class AsyncConsumer(Generic[T]):
         return None if self._letters is None else self._letters.retry.retry_topic
 
     async def _open_streams(self) -> None:
-        topics = await topics_of(self._brokers, self.topic)
-        retry_topics = await topics_of(self._brokers, self._retry_topic) if self._retry_topic is not None else []
-        streams: dict[str, ConsumeStream] = {}
-        share = max(self._queue_size // (len(topics) + len(retry_topics)), 1)
-        for topic in topics + retry_topics:
-            opening = api.ConsumeRequest.Open()
-            opening.CopyFrom(self._opening)
-            opening.topic = topic
-            if topic in retry_topics:  # what is there already has failed in this subscription, and waits for it
-                opening.from_earliest = True
-            streams[topic] = ConsumeStream(
-                self._brokers,
-                topic,
-                opening,
-                self._queue,
-                share,
-                TopicName.parse(topic).partition,
-                self._start_ms,
-                self._letters,
-                self._decoder,
-            )
-            streams[topic].has_copies = topic in retry_topics
+        given = [*self._topics, *([] if self._retry_topic is None else [self._retry_topic])]
+        partitions = {topic: await topics_of(self._brokers, topic) for topic in given}
+        self._alone = {name.full for name in map(TopicName.parse, given) if name.partition >= 0}
+        topics = list(dict.fromkeys(name for topic in self._topics for name in partitions[topic]))
+        retry_topics = [] if self._retry_topic is None else partitions[self._retry_topic]
+        if self._pattern is not None:
+            await self._open_pattern(self._pattern, retry_topics)
+            return
+        _check_count(self.topic, len(topics) + len(retry_topics))
+        share = self._share(len(topics) + len(retry_topics))
+        streams = {topic: self._new_stream(topic, share) for topic in topics}
+        # What is in the retry topic already has failed in this subscription, and waits for it.
+        streams |= {topic: self._new_stream(topic, share, has_copies=True) for topic in retry_topics}
         assert len(streams) == len(topics) + len(retry_topics), "two partitions have one name"
         await open_all(list(streams.values()))
         self._streams = streams
+        self._is_open = True
+        self._grow()
+
+    async def _open_pattern(self, pattern: Pattern, retry_topics: Sequence[str]) -> None:
+        """Open the topics that there are, and the partitions of the retry topic; more come by `_on_topics`."""
+        watch = TopicWatch(self._brokers, pattern, weakly(self._on_topics), weakly(self._on_watch_ended))
+        streams: dict[str, ConsumeStream] = {}
+        try:
+            await watch.open()
+            _check_count(self.topic, len(watch.topics) + len(retry_topics))
+            share = self._share(len(watch.topics) + len(retry_topics))
+            streams |= {topic: self._new_stream(topic, share) for topic in watch.topics}
+            streams |= {topic: self._new_stream(topic, share, has_copies=True) for topic in retry_topics}
+            results = await asyncio.gather(*(stream.open() for stream in streams.values()), return_exceptions=True)
+            for topic, result in zip(list(streams), results, strict=True):
+                if isinstance(result, TopicDoesNotExist):  # deleted meanwhile; it may come back before that is told
+                    streams[topic] = self._new_stream(topic, share, is_new=True)
+                    streams[topic].start()
+                elif isinstance(result, BaseException):
+                    raise result
+        except BaseException:
+            await asyncio.gather(watch.close(), *(stream.close() for stream in streams.values()))
+            raise
+        self._watch, self._streams, self._is_open = watch, streams, True
+        there = {*watch.topics, *retry_topics}
+        self._on_topics(list(watch.topics), [topic for topic in streams if topic not in there])
+        self._grow()
+
+    def _on_topics(self, come: Sequence[str], gone: Sequence[str]) -> None:
+        """Topics of the pattern have come, or are gone: the former are read from their first message on."""
+        if self._watch is None or self._is_closed:
+            return
+        streams = dict(self._streams)
+        for stream in [streams.pop(topic) for topic in gone if topic in streams]:
+            stream.leave()
+            self._left.add(stream)
+            task = asyncio.ensure_future(stream.close())
+            self._leaving.add(task)
+            task.add_done_callback(self._leaving.discard)
+        come = [topic for topic in come if topic not in streams]
+        try:
+            _check_count(self.topic, len(streams) + len(come))
+        except TopicError as error:
+            log.error("%s", error)
+            self._failure, come = error, []
+            self._queue.bell.ring()
+        self._add(streams, dict.fromkeys(come, False))
+
+    def _add(self, streams: dict[str, ConsumeStream], names: dict[str, bool]) -> None:
+        """Have *streams*, and new ones of the topics *names*, each with whether copies are in it."""
+        share = self._share(len(streams) + len(names))
+        new = {
+            name: self._new_stream(name, share, has_copies=has_copies, is_new=True)
+            for name, has_copies in names.items()
+        }
+        for stream in streams.values():
+            stream.shrink(share)
+        self._streams = {**streams, **new}
+        for stream in new.values():
+            log.info("%s: the consumer takes it, too", stream.topic)
+            stream.start()
+
+    def _on_watch_ended(self) -> None:
+        if self._watch is not None and not self._is_closed:
+            self._failure = self._watch.failure
+            self._queue.bell.ring()
+
+    def _share(self, streams: int) -> int:
+        """Messages that each of so many streams may have on their way."""
+        return max(self._queue_size // max(streams, 1), 1)
+
+    def _new_stream(self, topic: str, share: int, *, has_copies: bool = False, is_new: bool = False) -> ConsumeStream:
+        """*is_new*: the topic, or partition, has come since the consumer is open."""
+        opening = api.ConsumeRequest.Open()
+        opening.CopyFrom(self._opening)
+        opening.topic = topic
+        start_ms = self._start_ms
+        follows = self._pattern is not None and not has_copies
+        opening.must_exist = follows
+        if has_copies or is_new:
+            opening.from_earliest = True
+        if is_new:
+            opening.ClearField("start_id")
+            opening.start_inclusive = False
+            start_ms = 0
+        partition = TopicName.parse(topic).partition
+        stream = ConsumeStream(
+            self._brokers, topic, opening, self._queue, share, partition, start_ms, self._letters, self._decoder
+        )
+        stream.has_copies = has_copies
+        stream.may_vanish = follows
+        if not follows and topic not in self._alone:  # a pattern's partitions come as its other topics do
+            stream.on_partitions = weakly(self._on_partitions)
+        return stream
+
+    def _on_partitions(self, stream: ConsumeStream, count: int) -> None:
+        base = stream.schema_topic
+        self._partitions[base] = max(self._partitions.get(base, 0), count)
+        self._grow()
+
+    def _grow(self) -> None:
+        """Begin with the partitions that have come, if there are any: each at its first message."""
+        streams = self._streams
+        if not streams or self._is_closed:
+            return
+        copies = {stream.schema_topic for stream in streams.values() if stream.has_copies}
+        names = {
+            name: base in copies
+            for base, count in self._partitions.items()
+            for name in partition_names(base, count)
+            if name not in streams
+        }
+        if not names:
+            return
+        self._add(streams, names)
 
     def __await__(self) -> Generator[Any, None, Self]:
         """`await client.consumer(…)` gives one that has subscribed, `await client.reader(…)` one at its start."""
@@ -224,6 +356,8 @@ class AsyncConsumer(Generic[T]):
             message = self.take()
             if message is not None:
                 return message
+            if self._failure is not None:
+                raise self._failure
             for stream in self._streams.values():
                 if stream.failure is not None:
                     raise stream.failure
@@ -248,16 +382,16 @@ class AsyncConsumer(Generic[T]):
         refused one. This call itself never waits, so `await` before it may be left out. Raises TypeError, ValueError,
         TopicError.
         """
-        for stream, ids in self._by_stream(messages).items():
-            stream.ack_soon(ids)
+        for stream, items in self._by_stream(messages).items():
+            stream.ack_soon(items)
         return _DONE
 
     async def ack_cumulative(self, message: Message[Any] | MessageId) -> None:
         """Acknowledge *message* and all before it (in its partition), and wait. Exclusive and failover only."""
         if not isinstance(message, Message | MessageId):
             raise wrong("message", message, "a message or its MessageId")
-        ((stream, ids),) = self._by_stream(message).items()
-        await stream.request(api.ConsumeRequest(cumulative_ack=ids[0]))
+        for stream in self._by_stream(message):
+            await stream.request(api.ConsumeRequest(cumulative_ack=ack_to_api(message)))
 
     async def nack(self, messages: Acked, *, delay_s: float | None = None) -> None:
         """Deliver again after *delay_s*: 60 s if it is left out, or what `Retry.backoff` says. The entry is the unit:
@@ -276,29 +410,32 @@ class AsyncConsumer(Generic[T]):
             return
         if delay_s is None:
             delay_s = NACK_DELAY_S
-        for stream, ids in self._by_stream(messages).items():
+        for stream, items in self._by_stream(messages).items():
             request = api.ConsumeRequest()
-            request.nack.ids.extend(ids)
+            request.nack.ids.extend(map(ack_to_api, items))
             request.nack.delay_ms = round(delay_s * 1000)
             await stream.request(request)
 
-    def _by_stream(self, messages: Acked) -> dict[ConsumeStream, list[api.MessageId]]:
-        """Stream → ids of its messages. Raises TypeError, ValueError, TopicError; then none of them counts."""
-        groups: dict[ConsumeStream, list[api.MessageId]] = {}
-        if self._retry_topic is not None:
+    def _by_stream(self, messages: Acked) -> dict[ConsumeStream, list[Message[Any] | MessageId]]:
+        """Stream → those of its messages. Raises TypeError, ValueError, TopicError; then none of them counts."""
+        groups: dict[ConsumeStream, list[Message[Any] | MessageId]] = {}
+        if self._retry_topic is not None or self._has_several:
             for stream, message in self._with_sources(messages):
-                groups.setdefault(stream, []).append(ack_to_api(message))
+                groups.setdefault(stream, []).append(message)
             return groups
-        ids = [ack_to_api(item) for item in _several(messages)]
+        items = list(_several(messages))
+        for item in items:
+            check_acked(item)
         self._check_receiving()
         if len(self._streams) == 1:
-            return {next(iter(self._streams.values())): ids} if ids else {}
+            return {next(iter(self._streams.values())): items} if items else {}
         streams = {stream.partition: stream for stream in self._streams.values()}
-        for id_ in ids:
-            owner = streams.get(id_.partition) if id_.HasField("partition") else None
+        for item in items:
+            id_ = item.id if isinstance(item, Message) else item
+            owner = streams.get(id_.partition) if id_.partition >= 0 else None
             if owner is None:
-                raise ValueError(f"{id_from_api(id_)} does not belong to a partition of {self.topic}")
-            groups.setdefault(owner, []).append(id_)
+                raise ValueError(f"{id_} does not belong to a partition of {self.topic}")
+            groups.setdefault(owner, []).append(item)
         return groups
 
     def _with_sources(self, messages: Acked) -> list[tuple[ConsumeStream, Message[Any]]]:
@@ -308,7 +445,10 @@ class AsyncConsumer(Generic[T]):
         streams = self._streams.values()
         for item in _several(messages):
             if not isinstance(item, Message):
-                raise wrong("what is acknowledged", item, "messages, as they were received: the consumer has a Retry")
+                why = "has several topics" if self._has_several else "has a Retry"
+                raise wrong("what is acknowledged", item, f"messages, as they were received: the consumer {why}")
+            if source_of(item) in self._left:
+                continue  # with its topic it is gone
             if streams and source_of(item) not in streams:
                 raise ValueError(f"{item!r} was not received by this consumer of {self.topic}")
             pairs.append((source_of(item), item))
@@ -321,7 +461,7 @@ class AsyncConsumer(Generic[T]):
             raise ClientClosed(FORKED)
         if self._is_closed:
             raise ClientClosed(f"{self.topic}: the consumer is closed")
-        if not self._streams:
+        if not self._is_open:
             raise TopicError(f"{self.topic}: nothing was received yet")
 
     async def flush(self) -> None:
@@ -342,6 +482,8 @@ class AsyncConsumer(Generic[T]):
         place: Any = to
         if isinstance(place, MessageId):
             check_id("to", place)
+            if self._has_several:
+                raise ValueError("seek to an id: of several topics, an id does not say in which it is")
         elif isinstance(place, str):
             if place not in ("earliest", "latest"):
                 raise ValueError(f"seek to {place!r}: expected earliest, latest, a MessageId or a time")
@@ -364,7 +506,7 @@ class AsyncConsumer(Generic[T]):
             await stream.request(request)
 
     def __repr__(self) -> str:
-        state = "closed" if self._is_closed else "open" if self._streams else "not opened yet"
+        state = "closed" if self._is_closed else "open" if self._is_open else "not opened yet"
         who = "" if self._opening.is_reader else f", {self._opening.subscription!r}"
         return f"{type(self).__name__}({self.topic}{who}{self._shown()}, {state})"
 
@@ -392,8 +534,11 @@ class AsyncConsumer(Generic[T]):
         self._queue.bell.ring()
         try:
             async with self._lock:
+                if self._watch is not None:
+                    await self._watch.close()
                 if self._letters is not None:
                     await self._letters.close()
+                await asyncio.gather(*self._leaving)
                 await asyncio.gather(*(stream.close() for stream in self._streams.values()))
         finally:
             self._on_close(self)
@@ -423,15 +568,30 @@ class AsyncReader(AsyncConsumer[T]):
         The broker is asked where the reader stands at the last one that is known, not for each message.
         """
         await self.open()
-        streams = list(self._streams.values())
-        if not any(stream.is_before_end() for stream in streams):
-            await asyncio.gather(*(self._ask_end(stream) for stream in streams))
-        return any(stream.is_before_end() for stream in streams)
+        if any(stream.is_before_end() for stream in self._streams.values()):
+            return True
+        return any(stream.is_before_end() for stream in await self._ask_ends())
+
+    async def _ask_ends(self) -> list[ConsumeStream]:
+        """Ask where the end of each partition is, also of those of which the answers tell; returns them. Raises
+        TopicError."""
+        asked = dict[ConsumeStream, None]()
+        while left := [stream for stream in self._streams.values() if stream not in asked]:
+            await asyncio.gather(*(self._ask_end(stream) for stream in left))
+            asked |= dict.fromkeys(left)
+        return list(asked)
 
     async def _ask_end(self, stream: ConsumeStream) -> None:
+        try:
+            async with asyncio.timeout(self._brokers.timeout_s):
+                await stream.until_connected()
+        except TimeoutError:
+            raise TopicUnavailable(f"{stream.topic}: {self._brokers.last_error}", "DEADLINE_EXCEEDED") from None
         compacted = self._opening.read_compacted
         request = api.GetLastMessageIdRequest(topic=stream.topic, read_compacted=compacted)
         answer = await self._brokers.ask_owner(stream.topic, "GetLastMessageId", request, api.GetLastMessageIdResponse)
+        if answer.partitions:
+            stream.hear_of_partitions(answer.partitions)
         stream.end = id_from_api(answer.id)
 
     def ack(self, messages: Acked) -> Awaitable[None]:
@@ -442,6 +602,15 @@ class AsyncReader(AsyncConsumer[T]):
 
     async def nack(self, messages: Acked, *, delay_s: float | None = None) -> None:
         await self.ack(messages)
+
+
+def _check_count(what: str, count: int) -> None:
+    """Raises TopicError."""
+    if count > CONSUMER_TOPICS_MAX:
+        raise TopicError(
+            f"{what} stands for {count} topics, and a consumer takes {CONSUMER_TOPICS_MAX} at most; divide them among "
+            "several, or use fewer topics and keys"
+        )
 
 
 def _several(messages: Acked) -> Iterable[Message[Any] | MessageId]:

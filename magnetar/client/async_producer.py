@@ -10,19 +10,21 @@ from contextlib import asynccontextmanager
 from types import TracebackType
 from typing import Any, Final, Generic, Self
 
-from magnetar.client.async_topics import topics_of
-from magnetar.client.base.arguments import check_whole
+from magnetar.client.async_topics import partition_names, topics_of
+from magnetar.client.base.arguments import check_seconds, check_whole
 from magnetar.client.base.closing import Closing
+from magnetar.client.base.rpc import log
 from magnetar.client.base.telemetry import Telemetry
 from magnetar.client.brokers import Brokers
 from magnetar.client.codecs.codec import Codec, shown_value
 from magnetar.client.codecs.declared import T
-from magnetar.client.errors import ClientClosed, TopicUnavailable
+from magnetar.client.errors import ClientClosed, TopicError, TopicUnavailable
 from magnetar.client.publishing import PublishStream
-from magnetar.client.stream import open_all
+from magnetar.client.stream import open_all, weakly
 from magnetar.client.values import INT64, Outgoing, Time, check_batch, outgoing, partition_of_key
 from magnetar_core.topics import topics_pb2 as api
 from magnetar_core.topics.message_id import EARLIEST, MessageId
+from magnetar_core.topics.topic_name import TopicName
 
 SEND_TIMEOUT_S: Final = 30.0
 
@@ -35,6 +37,9 @@ class Sender:
     1. Calls go on in their order, those that wait until the streams are open before those that come later.
     2. What was sent before `flush` or `close` was called is acknowledged, or has failed, when they return: also what
        still waited to be sent.
+    3. With exclusive access the partitions are opened one after the other, so that of two producers that wait neither
+       has what the other one needs; and if one partition is lost to another producer, all are given up.
+    4. When the topic gets more partitions, messages go on to the former ones until all of the new ones are open.
     """
 
     def __init__(
@@ -63,6 +68,13 @@ class Sender:
         behind them."""
         self._closing = Closing(self._close)
         self._is_closed = False
+        self._partitions = 0
+        """How many partitions the topic has, by what brokers said last; 0: none, or they said nothing."""
+        self._growing: asyncio.Task[None] | None = None
+        self._opened: list[PublishStream] = []
+        """Those that are being opened."""
+        self._gives_up = False
+        """It is being closed, and does not wait for exclusive access."""
 
     @property
     def telemetry(self) -> Telemetry | None:
@@ -72,23 +84,78 @@ class Sender:
     def name(self) -> str:
         return self.streams[0].producer_name if self.streams else str(self._opening.producer_name)
 
-    async def open(self) -> None:
+    @property
+    def _is_exclusive(self) -> bool:
+        return bool(self._opening.access != api.PublishRequest.SHARED)
+
+    async def open(self, timeout_s: float | None = None) -> None:
         self._brokers.check_loop()
-        async with self._lock:
-            await self._open_streams(self._brokers.timeout_s)
+        try:
+            async with asyncio.timeout(timeout_s), self._lock:
+                await self._open_streams(self._brokers.timeout_s)
+        except TimeoutError:
+            raise TopicUnavailable(
+                f"{self.topic}: not open within {timeout_s:g} s: {self._brokers.last_error}", "DEADLINE_EXCEEDED"
+            ) from None
 
     async def _open_streams(self, timeout_s: float) -> None:
         if self._is_closed:
             raise ClientClosed(f"{self.topic}: the producer is closed")
         if not self.streams:
-            streams = []
-            for topic in await topics_of(self._brokers, self.topic, timeout_s):
-                opening = api.PublishRequest.Open()
-                opening.CopyFrom(self._opening)
-                opening.topic = topic
-                streams.append(PublishStream(self._brokers, topic, opening, self.send_timeout_s, timeout_s))
-            await open_all(streams)
+            names = await topics_of(self._brokers, self.topic, timeout_s)
+            streams = self._opened = [self._new_stream(name, timeout_s) for name in names]
+            try:
+                await open_all(streams, in_order=self._is_exclusive)
+            finally:
+                self._opened = []
             self.streams = streams
+            self._grow()
+
+    def _new_stream(self, topic: str, open_timeout_s: float | None = None) -> PublishStream:
+        opening = api.PublishRequest.Open()
+        opening.CopyFrom(self._opening)
+        opening.topic = topic
+        stream = PublishStream(self._brokers, topic, opening, self.send_timeout_s, open_timeout_s)
+        if TopicName.parse(self.topic).partition < 0:  # otherwise the program wants that partition
+            stream.on_partitions = weakly(self._on_partitions)
+        if self._is_exclusive:
+            stream.on_fenced = weakly(self._on_fenced)
+        if self._gives_up:
+            stream.stop_waiting()
+        return stream
+
+    def _on_fenced(self, stream: PublishStream, error: TopicError) -> None:
+        """Rule 3."""
+        if stream in self.streams:
+            for other in self.streams:
+                if other.failure is None:
+                    other.give_up(error)
+
+    def _on_partitions(self, stream: PublishStream, count: int) -> None:
+        self._partitions = max(self._partitions, count)
+        self._grow()
+
+    def _grow(self) -> None:
+        """Begin with the partitions that have come, if there are any (rule 4)."""
+        if 0 < len(self.streams) < self._partitions and self._growing is None and not self._is_closed:
+            self._growing = asyncio.ensure_future(self._open_partitions())
+
+    async def _open_partitions(self) -> None:
+        base = TopicName.parse(self.streams[0].topic).base.full
+        new: list[PublishStream] = []
+        try:
+            while (known := len(self.streams)) < self._partitions:
+                new = [self._new_stream(name) for name in partition_names(base, self._partitions)[known:]]
+                for stream in new:
+                    stream.start()
+                await asyncio.gather(*(stream.until_connected() for stream in new))
+                self.streams, new = [*self.streams, *new], []
+                log.info("%s: the producer uses %d partitions instead of %d", base, len(self.streams), known)
+        except TopicError as error:
+            log.error("%s: the producer goes on with %d partitions: %s", base, len(self.streams), error)
+        finally:
+            self._growing = None
+            await asyncio.gather(*(stream.close() for stream in new))
 
     @asynccontextmanager
     async def _in_turn(self, deadline: float) -> AsyncIterator[None]:
@@ -185,10 +252,20 @@ class Sender:
     async def close(self) -> None:
         await self._closing.wait()
 
+    def stop_waiting(self) -> None:
+        """It is about to be closed: what waits for exclusive access ends with ClientClosed."""
+        self._gives_up = True
+        for stream in self._opened:
+            stream.stop_waiting()
+
     async def _close(self) -> None:
+        self.stop_waiting()
         try:
             await self.flush()  # also what waits until the streams are open: it was sent before
             self._is_closed = True
+            if self._growing is not None:
+                self._growing.cancel()
+                await asyncio.wait([self._growing])
             async with self._lock:
                 await asyncio.gather(*(stream.flush() for stream in self.streams))
                 await asyncio.gather(*(stream.close() for stream in self.streams))
@@ -236,10 +313,14 @@ class AsyncProducer(Generic[T]):
         if self._is_closed:
             raise ClientClosed(f"{self.topic}: the producer is closed")
 
-    async def open(self) -> Self:
-        """Connect now instead of with the first message. Raises TopicError."""
+    async def open(self, *, timeout_s: float | None = None) -> Self:
+        """Connect now instead of with the first message; within *timeout_s*, or else as fast as any operation of the
+        client. With access="wait_for_exclusive" it waits without an end, or for *timeout_s*. Raises TopicError.
+        """
+        if timeout_s is not None:
+            check_seconds("timeout_s", timeout_s)
         self._check_open()
-        await self.sender.open()
+        await self.sender.open(timeout_s)
         return self
 
     def __await__(self) -> Generator[Any, None, Self]:

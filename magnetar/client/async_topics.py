@@ -25,9 +25,12 @@ async def topics_of(brokers: Brokers, topic: str, timeout_s: float | None = None
     allowed. Raises TopicError, also after *timeout_s* (by default that of operations)."""
     request = api.GetTopicRequest(topic=topic, create=True)
     answer = await _ask(brokers, request, timeout_s)
-    if not answer.partitions:
-        return [answer.topic]
-    return [f"{answer.topic}-partition-{number}" for number in range(answer.partitions)]
+    return partition_names(answer.topic, answer.partitions) or [answer.topic]
+
+
+def partition_names(topic: str, count: int) -> list[str]:
+    """The full names of the *count* partitions of *topic*, a full name."""
+    return [f"{topic}-partition-{number}" for number in range(count)]
 
 
 async def _ask(brokers: Brokers, request: Any, timeout_s: float | None = None) -> Any:

@@ -20,7 +20,7 @@ from magnetar.client.access import Access, WithChannels
 from magnetar.client.base.arguments import wrong
 from magnetar.client.base.closing import Closing
 from magnetar.client.base.ports import Speaks, listen, problem
-from magnetar.client.base.rpc import FORKED, check_fork, grpc, log, mark_in_child
+from magnetar.client.base.rpc import CLOSED, FORKED, check_fork, grpc, log, mark_in_child
 from magnetar.client.base.states import OnState, StateChange
 from magnetar.client.base.telemetry import Telemetry
 from magnetar.client.errors import ClientClosed, TopicError, TopicUnavailable, error_of
@@ -185,7 +185,7 @@ class Brokers:
     def channel(self, address: str) -> Any:
         self.check_loop()
         if self.is_closed:
-            raise ClientClosed("the client is closed")
+            raise ClientClosed(CLOSED)
         known = self._channels.get(address)
         if known is None:
             known = self._channels[address] = self._access.channel(address, _OPTIONS)
@@ -238,7 +238,7 @@ class Brokers:
             raise await self._reason(address, topic_error(error)) from None
         except asyncio.CancelledError:
             if self.is_closed and not is_cancelled():  # the channel was closed
-                raise ClientClosed("the client is closed") from None
+                raise ClientClosed(CLOSED) from None
             raise
         self._reached.add(address)
         if response is None:  # the library gives None for what it cannot decode
@@ -282,7 +282,7 @@ class Brokers:
         except OSError as error:  # a file of certificates
             return str(error)
         if self.is_closed:
-            raise ClientClosed("the client is closed")
+            raise ClientClosed(CLOSED)
         uses_tls = self._access.uses_tls
         text = problem(heard, address, uses_tls=uses_tls)
         if not text and "CERTIFICATE_VERIFY_FAILED" in details:
@@ -335,7 +335,7 @@ class Brokers:
                         return await attempt()
                     except WrongPort as error:
                         if self._wrong.keys() >= set(self.addresses):
-                            texts = "; ".join(self._wrong[one] for one in self.addresses)
+                            texts = "; ".join(self._wrong[address] for address in self.addresses)
                             raise TopicUnavailable(texts, error.code) from None
                         last = error
                     except TopicError as error:
@@ -393,7 +393,22 @@ class Brokers:
 
     async def open(self, topic: str, method: str, first: Any, request: Any, answer: Any) -> tuple[Any, Any]:
         """One attempt to open a stream at the topic's owner: (call, first answer). Raises TopicError."""
-        address = await self.owner(topic)
+        return await self._open_at(await self.owner(topic), topic, method, first, request, answer)
+
+    async def open_anywhere(self, what: str, method: str, first: Any, request: Any, answer: Any) -> tuple[Any, Any]:
+        """The same at any broker, for errors that say *what* it is about."""
+        address = self.addresses[self._at % len(self.addresses)]
+        try:
+            if address not in self._reached:  # by a call that is answered at once it is found out who speaks (rule 2)
+                await self.ask(address, "ListBrokers", api.ListBrokersRequest(), api.ListBrokersResponse)
+            return await self._open_at(address, what, method, first, request, answer)
+        except TopicError:
+            self._at += 1
+            raise
+
+    async def _open_at(
+        self, address: str, topic: str, method: str, first: Any, request: Any, answer: Any
+    ) -> tuple[Any, Any]:
         call = self.channel(address).stream_stream(
             f"/{SERVICE}/{method}",
             request_serializer=request.SerializeToString,
@@ -411,7 +426,7 @@ class Brokers:
         except BaseException as error:
             call.cancel()
             if isinstance(error, asyncio.CancelledError) and self.is_closed and not is_cancelled():
-                raise ClientClosed("the client is closed") from None
+                raise ClientClosed(CLOSED) from None
             if isinstance(error, TimeoutError):
                 raise TopicUnavailable(f"{topic}: {address} does not answer", "UNAVAILABLE") from None
             if isinstance(error, grpc.aio.AioRpcError | grpc.aio.UsageError | asyncio.InvalidStateError):

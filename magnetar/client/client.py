@@ -5,6 +5,7 @@ used from several threads. A client does not survive a fork: make one in the chi
 """
 
 import asyncio
+import re
 from collections.abc import Sequence
 from types import TracebackType
 from typing import Any, Unpack, overload
@@ -13,7 +14,14 @@ from magnetar.client.access import Token
 from magnetar.client.async_client import OPERATION_TIMEOUT_S, AsyncClient
 from magnetar.client.async_consumer import QUEUE_SIZE, AsyncConsumer, AsyncReader
 from magnetar.client.async_producer import SEND_TIMEOUT_S, AsyncProducer
-from magnetar.client.base.options import ConsumerOptions, ProducerOptions, ReaderOptions, Start, SubscriptionType
+from magnetar.client.base.options import (
+    ConsumerOptions,
+    ProducerAccess,
+    ProducerOptions,
+    ReaderOptions,
+    Start,
+    SubscriptionType,
+)
 from magnetar.client.base.rpc import check_fork
 from magnetar.client.base.states import OnState
 from magnetar.client.base.telemetry import Telemetry
@@ -111,6 +119,7 @@ class Client:
         schema: Schema | None = None,
         mix_keys: bool = False,
         send_timeout_s: float = SEND_TIMEOUT_S,
+        access: ProducerAccess = "shared",
     ) -> Producer[Any]:
         """As `AsyncClient.producer`.
 
@@ -121,7 +130,13 @@ class Client:
 
         async def make() -> AsyncProducer[Any]:
             return self._client.producer(
-                topic, value=value, name=name, schema=schema, mix_keys=mix_keys, send_timeout_s=send_timeout_s
+                topic,
+                value=value,
+                name=name,
+                schema=schema,
+                mix_keys=mix_keys,
+                send_timeout_s=send_timeout_s,
+                access=access,
             )
 
         return Producer(self._loop, self._loop.run(make()))
@@ -130,15 +145,25 @@ class Client:
     def consumer(self, topic: str, subscription: str, **options: Unpack[ConsumerOptions]) -> Consumer[bytes]: ...
 
     @overload
+    def consumer(self, *, subscription: str, **options: Unpack[ConsumerOptions]) -> Consumer[bytes]: ...
+
+    @overload
     def consumer(
         self, topic: str, subscription: str, *, value: type[T] | Declared[T], **options: Unpack[ConsumerOptions]
     ) -> Consumer[T]: ...
 
+    @overload
+    def consumer(
+        self, *, subscription: str, value: type[T] | Declared[T], **options: Unpack[ConsumerOptions]
+    ) -> Consumer[T]: ...
+
     def consumer(
         self,
-        topic: str,
-        subscription: str,
+        topic: str | None = None,
+        subscription: str = "",
         *,
+        topics: Sequence[str] = (),
+        pattern: str | re.Pattern[str] | None = None,
         value: Any = bytes,
         type: SubscriptionType = "exclusive",
         name: str = "",
@@ -159,9 +184,12 @@ class Client:
         """
 
         async def make() -> AsyncConsumer[Any]:
-            return await self._client.consumer(
+            make_one: Any = self._client.consumer  # its overloads say which arguments go together
+            consumer: AsyncConsumer[Any] = await make_one(
                 topic,
                 subscription,
+                topics=topics,
+                pattern=pattern,
                 value=value,
                 type=type,
                 name=name,
@@ -173,6 +201,7 @@ class Client:
                 schema=schema,
                 retry=retry,
             ).open()
+            return consumer
 
         return Consumer(self._loop, self._loop.run(make()))
 
@@ -200,9 +229,9 @@ class Client:
         """
 
         async def make() -> AsyncReader[Any]:
-            made = self._client.reader(topic, value=value, start=start, inclusive=inclusive, queue_size=queue_size)
-            await made.open()
-            return made
+            reader = self._client.reader(topic, value=value, start=start, inclusive=inclusive, queue_size=queue_size)
+            await reader.open()
+            return reader
 
         return Reader(self._loop, self._loop.run(make()))
 
@@ -231,7 +260,7 @@ class Client:
         """Close all producers (after what they sent is answered), consumers and readers."""
 
         async def end() -> None:
-            await asyncio.gather(*(queue.begun() for queue in list(self._loop.queues)))
+            await asyncio.gather(*(queue.ended() for queue in list(self._loop.queues)))
             await self._client.close()
 
         try:

@@ -19,8 +19,8 @@ from magnetar.client.brokers import Brokers, ended, garbage
 from magnetar.client.codecs.versions import Decoder
 from magnetar.client.errors import ClientClosed, TopicError, TopicUnavailable
 from magnetar.client.retries.letters import Letters
-from magnetar.client.stream import CLOSE_S, Stream
-from magnetar.client.values import Message, id_from_api, id_to_api
+from magnetar.client.stream import CLOSE_S, Phase, Stream
+from magnetar.client.values import Message, id_from_api, id_to_api, put_acks
 from magnetar_core.topics import topics_pb2 as api
 from magnetar_core.topics.message_id import LATEST, MessageId
 from magnetar_core.topics.topic_name import TopicName
@@ -64,6 +64,8 @@ class ConsumeStream(Stream):
         self.end: MessageId | None = None
         """The last message of the topic when the broker was asked; None if it was not, or messages may be gone."""
         self.generation = 0
+        self.buried = 0
+        """Messages of the last deliveries that went to the dead letter topic instead of the program."""
         self._queue = queue
         self._queue_size = queue_size
         self._start_ms = start_ms
@@ -72,17 +74,21 @@ class ConsumeStream(Stream):
         self._taken = 0
         self._granted = 0
         self._is_grant_due = False
+        self._answered = 0
+        """Messages that were acknowledged or given back, as far as that was sent."""
         self._unsubscribe_id = 0
-        self._acks: list[api.MessageId] = []
+        self._acks: list[Message[Any] | MessageId] = []
         self._refused_acks: TopicError | None = None
         """Why acks since the last request that waited were refused."""
         self._permits = 0
         self._requests: list[api.ConsumeRequest] = []
         self._answers: dict[int, asyncio.Future[None]] = {}
+        self._doubtful: list[tuple[asyncio.Future[None], TopicError]] = []
+        """Answers that a call which broke owes, and why it broke: if the topic is deleted, nobody needs them."""
+        self._is_left = False
         self._last_request_id = 0
         self._is_flush_due = False
         self._loop = asyncio.get_running_loop()
-        self.failure: TopicError | None = None
 
     async def open(self) -> None:
         """Raises TopicError."""
@@ -152,16 +158,46 @@ class ConsumeStream(Stream):
         self._permits = self._queue_size
         self._wake.set()
 
-    def _fail(self, error: TopicError) -> None:
-        self.failure = error
+    def _vanished(self) -> None:
+        self._opening.from_earliest = True  # if it is made again, all that is in it is new
+        self._settle(None)
+
+    def leave(self) -> None:
+        """The topic is not there any more: nothing that waits for the program comes from it, and requests are over."""
+        self.generation += 1
+        self._is_left = True
+        self._settle(None)
+
+    def _on_failure(self, error: TopicError) -> None:
         self._broken(error)
         self._queue.bell.ring()
 
     def _broken(self, error: TopicError) -> None:
-        answers, self._answers = self._answers, {}
+        if not self.may_vanish or self._phase is Phase.ENDING:
+            self._settle(error)
+            return
+        self._doubtful += [(future, error) for future in self._answers.values()]
+        self._answers.clear()
         self._requests.clear()
-        for future in answers.values():
+
+    def _reopened(self) -> None:
+        doubtful, self._doubtful = self._doubtful, []
+        for future, error in doubtful:
             if not future.done():
+                future.set_exception(error)
+
+    def _settle(self, error: TopicError | None) -> None:
+        """End all requests: with *error*, or, if it is None, as done."""
+        futures = [*(future for future, _ in self._doubtful), *self._answers.values()]
+        self._doubtful.clear()
+        self._answers.clear()
+        self._requests.clear()
+        for future in futures:
+            if future.done():
+                continue
+            if error is None:
+                future.set_result(None)
+            else:
                 future.set_exception(error)
 
     def _next(self) -> api.ConsumeRequest | None:
@@ -170,8 +206,9 @@ class ConsumeStream(Stream):
             self._permits = 0
             count = min(len(self._acks), 10_000)
             if count:
-                request.acks.extend(self._acks[:count])
+                put_acks(request, self._acks[:count])
                 del self._acks[:count]
+                self._answered += count
             last = self.position
             if (
                 self.is_reader
@@ -181,30 +218,38 @@ class ConsumeStream(Stream):
             ):
                 request.cumulative_ack.CopyFrom(id_to_api(last))
             return request
-        return self._requests.pop(0) if self._requests else None
+        if not self._requests:
+            return None
+        request = self._requests.pop(0)
+        self._answered += len(request.acks) + len(request.nack.ids)
+        self._answered += sum(run.last - run.first.batch_index + 1 for run in request.ack_runs)
+        return request
 
     async def _prepare(self, answer: Any) -> None:
         assert self.decoder is not None, "only values of Avro need it"
         await self.decoder.learn(self.schema_topic, (delivery.schema_version for delivery in answer.deliveries))
 
     def _on_answer(self, answer: Any) -> None:
+        if answer.partitions:
+            self.hear_of_partitions(answer.partitions)
         if answer.HasField("rewound"):
             self._start_anew()
             if self.is_reader:
                 self._stand_behind(answer.rewound.after_id)
         if answer.deliveries:
-            deliveries = answer.deliveries
-            if self._letters is not None and any(map(self._letters.are_dead, deliveries)):
-                self._letters.bury_soon(self, self._messages(filter(self._letters.are_dead, deliveries)))
-                deliveries = [one for one in deliveries if not self._letters.are_dead(one)]
-            self._queue.put(self, self._messages(deliveries))
+            messages = self._messages(answer.deliveries)
+            if self._letters is not None:
+                came = len(messages)
+                messages = self._letters.without_dead(self, answer.deliveries, messages)
+                self._answered -= came - len(messages)  # they will be, and are not taken
+            self._queue.put(self, messages)
         if answer.error and not answer.done:
             log.warning("%s: acknowledgements are refused: %s", self.topic, answer.error)
             self._refused_acks = TopicError(
                 f"{self.topic}: acknowledgements are refused: {answer.error}", "INVALID_ARGUMENT"
             )
         if answer.done and answer.done == self._unsubscribe_id and not answer.error:
-            self._is_closing = True  # otherwise the stream would be opened again, and subscribe
+            self._end_soon()  # otherwise the stream would be opened again, and subscribe
         if answer.done:
             future = self._answers.pop(answer.done, None)
             if future is not None and not future.done():
@@ -254,10 +299,15 @@ class ConsumeStream(Stream):
         except RuntimeError:  # it has ended
             raise ClientClosed(f"{self.topic}: the client is closed") from None
 
+    def shrink(self, queue_size: int) -> None:
+        """Have no more than *queue_size* messages on their way: those beyond it are not granted again."""
+        if queue_size < self._queue_size:
+            self._granted += self._queue_size - queue_size
+            self._queue_size = queue_size
+
     def _grant(self) -> None:
         self._is_grant_due = False
         taken = self._taken
-        assert taken >= self._granted, "permits were granted for messages that nobody took"
         if taken > self._granted:
             self._permits += taken - self._granted
             self._granted = taken
@@ -269,11 +319,13 @@ class ConsumeStream(Stream):
             self._permits += permits
             self._wake.set()
 
-    def ack_soon(self, ids: Sequence[api.MessageId]) -> None:
+    def ack_soon(self, acked: Sequence[Message[Any] | MessageId]) -> None:
         """Acknowledge with the next request. May be called from any thread. Raises ClientClosed."""
+        if self._is_left:
+            return
         if self.failure is not None:
             raise self.failure
-        self._acks.extend(ids)
+        self._acks.extend(acked)
         if not self._is_flush_due:
             self._is_flush_due = True
             self._call(self._flush)
@@ -285,6 +337,8 @@ class ConsumeStream(Stream):
     async def request(self, request: api.ConsumeRequest) -> None:
         """Send *request* behind the acks so far, and wait until it took effect. Raises TopicError."""
         self._brokers.check_loop()
+        if self._is_left:
+            return
         if self.failure is not None:
             raise self.failure
         self._last_request_id += 1
@@ -314,10 +368,11 @@ class ConsumeStream(Stream):
             raise refused
 
     async def close(self) -> None:
-        """Send the acks that wait, then end."""
-        if self._task is not None and self.failure is None and not self._task.done() and not self._is_closing:
+        """Send the acks that wait, and whether the program has answered all messages that it took; then end."""
+        if self._phase is Phase.RUNNING:
             with contextlib.suppress(TopicError, TimeoutError):
                 async with asyncio.timeout(CLOSE_S):
-                    await self.request(api.ConsumeRequest())
+                    in_hand = self._taken - self._answered - len(self._acks)
+                    await self.request(api.ConsumeRequest(leaving=in_hand <= 0))
         await self._end()
         self._fail(ClientClosed(f"{self.topic}: the consumer is closed"))

@@ -3,6 +3,7 @@
 TopicError                  a call failed; `code` is gRPC's status
  ├─ TopicUnavailable        no broker could do it within the timeout; trying again later may help
  ├─ TopicDoesNotExist       the topic, its namespace or subscription
+ ├─ ProducerFenced          another producer has exclusive access to the topic, or has had it since
  ├─ TopicInUse              a producer's name, an exclusive subscription or a topic is taken
  ├─ SchemaRefused           the topic does not take the schema of a producer or consumer
  ├─ MessageRefused          this message is not stored, and sending it again does not help
@@ -44,6 +45,10 @@ class TopicInUse(TopicError):
     """The producer name, the subscription or the topic name is in use by another client."""
 
 
+class ProducerFenced(TopicError):
+    """Another producer has exclusive access to the topic, or has had it since this one wrote last."""
+
+
 class SchemaRefused(TopicError):
     """The topic does not take the schema that the producer's or consumer's `value=` stands for."""
 
@@ -71,6 +76,7 @@ def error_of(code: str, text: str) -> TopicError:
     kinds = {
         "NOT_FOUND": TopicDoesNotExist,
         "ALREADY_EXISTS": TopicInUse,
+        "ABORTED": ProducerFenced,
         "UNAUTHENTICATED": AccessDenied,
         "PERMISSION_DENIED": AccessDenied,
         "UNAVAILABLE": TopicUnavailable,

@@ -7,14 +7,17 @@ Rules:
 2. A message that is not acknowledged in time fails; whether it is stored is not known then.
 3. Beyond PENDING_BYTES_MAX or PENDING_MESSAGES_MAX `submit` waits until less than half of that is under way. That time
    counts for the message, too.
+4. A producer with exclusive access that another one has fenced out ends for good: all that is not acknowledged fails.
 """
 
 import asyncio
+from collections.abc import Callable
 from typing import Any, Final, Literal, NamedTuple
 
-from magnetar.client.brokers import Brokers
-from magnetar.client.errors import ClientClosed, MessageRefused, TopicError, TopicUnavailable
-from magnetar.client.stream import Stream
+from magnetar.client.base.rpc import log
+from magnetar.client.brokers import Brokers, garbage, is_retried
+from magnetar.client.errors import ClientClosed, MessageRefused, ProducerFenced, TopicError, TopicUnavailable
+from magnetar.client.stream import Phase, Stream
 from magnetar_core.runtime.tasks import Bell
 from magnetar_core.topics import topics_pb2 as api
 from magnetar_core.topics.message_id import EARLIEST, MessageId
@@ -100,22 +103,87 @@ class PublishStream(Stream):
         self._waiting = 0
         """Calls that wait for room. Those that come now go behind them."""
         self._settled = Bell()
-        self._failure: TopicError | None = None
+        self._waiting_call: Any = None
+        """The call that waits for exclusive access."""
+        self._gives_up = False
+        """It does not wait any longer."""
+        self.on_fenced: Callable[[Any, TopicError], None] = lambda stream, error: None
+        """Called with this stream and the error when another producer has fenced it out."""
         self._sweeper: asyncio.TimerHandle | None = None
 
     async def open(self) -> None:
         """Raises TopicError."""
-        call = await self._open(self._open_timeout_s)
-        self._next_sequence_id = self.last_sequence_id + 1
-        self._begin(call)
+        self._begin(await self._open(self._open_timeout_s))
 
     async def _attempt(self) -> Any:
         first = api.PublishRequest(open=self._opening)
         call, answer = await self._brokers.open(self.topic, "Publish", first, api.PublishRequest, api.PublishResponse)
-        self.last_sequence_id = answer.opened.last_sequence_id
-        self.producer_name = answer.opened.producer_name
-        self.max_message_bytes = answer.opened.max_message_bytes
+        if answer.opened.is_waiting:
+            if self._opening.access != api.PublishRequest.WAIT_FOR_EXCLUSIVE:
+                call.cancel()
+                raise garbage(f"the broker that serves {self.topic}")
+            self._waiting_call = call
+        else:
+            if self._opening.access != api.PublishRequest.SHARED and not answer.opened.HasField("topic_epoch"):
+                call.cancel()
+                raise TopicError(
+                    f"{self.topic}: its broker knows no exclusive access; leave access= out, or update the broker",
+                    "UNIMPLEMENTED",
+                )
+            self._on_opened(answer.opened)
         return call
+
+    def _on_opened(self, opened: api.PublishResponse.Opened) -> None:
+        self.last_sequence_id = opened.last_sequence_id
+        if self._highest_sent < 0:
+            self._next_sequence_id = self.last_sequence_id + 1
+        self.producer_name = opened.producer_name
+        self.max_message_bytes = opened.max_message_bytes
+        if opened.HasField("topic_epoch"):
+            self._opening.topic_epoch = opened.topic_epoch
+
+    async def _is_ready(self, call: Any) -> bool:
+        if self._waiting_call is None:
+            return True
+        self.trouble = f"{self.topic}: waits for exclusive access, which another producer has"
+        self._brokers.last_error = self.trouble
+        log.info("%s", self.trouble)
+        try:
+            while True:
+                if self._gives_up:
+                    raise ClientClosed(f"{self.topic}: the producer is closed")
+                answer = await self._next_answer(call)
+                if answer.HasField("opened") and not answer.opened.is_waiting:
+                    self._on_opened(answer.opened)
+                    self.trouble = ""
+                    return True
+        except TopicError as error:
+            call.cancel()
+            if self._phase is Phase.ENDING:
+                return False
+            if self._gives_up:
+                raise ClientClosed(f"{self.topic}: the producer is closed") from None
+            if not is_retried(error):
+                raise
+            log.debug("%s: waits anew: %s", self.topic, error)
+            return False
+        except BaseException:
+            call.cancel()
+            raise
+        finally:
+            self._waiting_call = None
+
+    def stop_waiting(self) -> None:
+        """Raise ClientClosed where it waits for exclusive access, now or later."""
+        self._gives_up = True
+        if self._waiting_call is not None:
+            self._waiting_call.cancel()
+
+    def give_up(self, error: TopicError) -> None:
+        """End, with *error* for all that is not acknowledged."""
+        self.stop_waiting()
+        self._end_soon()
+        self._fail(error)
 
     async def submit(
         self, messages: list[Any], sequence_id: int | None, deadline: float | None = None
@@ -132,8 +200,8 @@ class PublishStream(Stream):
             deadline = loop.time() + self._send_timeout_s
         if self._waiting or not self._room.is_set():
             await self._wait_for_room(deadline)
-        if self._failure is not None:
-            raise self._failure
+        if self.failure is not None:
+            raise self.failure
         first = self._next_sequence_id if sequence_id is None else sequence_id
         if first <= self._highest_sent:
             raise ValueError(f"{self.topic}: sequence id {first} does not follow {self._highest_sent}")
@@ -164,7 +232,7 @@ class PublishStream(Stream):
         self._waiting += 1
         try:
             async with asyncio.timeout_at(deadline), self._turn:
-                while not self._room.is_set() and self._failure is None:
+                while not self._room.is_set() and self.failure is None:
                     await self._room.wait()
             # Those before it may have failed just now, for the same reason.
             if asyncio.get_running_loop().time() >= deadline:
@@ -181,12 +249,13 @@ class PublishStream(Stream):
         self._sweeper = None
         loop = asyncio.get_running_loop()
         now = loop.time()
-        for sending in [one for one in self._pending if one.deadline <= now]:
+        for sending in [sending for sending in self._pending if sending.deadline <= now]:
             self._settle(
                 sending,
                 TopicUnavailable(
                     f"{self.topic}: not acknowledged within {self._send_timeout_s:g} s; whether it is stored is not "
-                    "known. Send it again under the same producer name and sequence id, with deduplication on",
+                    "known. Send it again under the same producer name and sequence id, with deduplication on"
+                    + (f". Not connected: {self.trouble}" if self.trouble else ""),
                     "DEADLINE_EXCEEDED",
                 ),
             )
@@ -269,6 +338,8 @@ class PublishStream(Stream):
         return frame
 
     def _on_answer(self, answer: Any) -> None:
+        if answer.partitions:
+            self.hear_of_partitions(answer.partitions)
         for receipt in answer.receipts:
             self._on_receipt(receipt)
         for refusal in answer.refusals:
@@ -316,8 +387,9 @@ class PublishStream(Stream):
         for sending in done:
             self._resolve(sending, None)
 
-    def _fail(self, error: TopicError) -> None:
-        self._failure = error
+    def _on_failure(self, error: TopicError) -> None:
+        if isinstance(error, ProducerFenced):
+            self.on_fenced(self, error)
         for sending in list(self._pending):
             self._settle(sending, error)
         self._room.set()
@@ -328,5 +400,6 @@ class PublishStream(Stream):
         """End the stream. Messages without an acknowledgement fail. The producer name is free afterwards."""
         if self._sweeper is not None:
             self._sweeper.cancel()
+        self.stop_waiting()
         await self._end()
         self._fail(ClientClosed(f"{self.topic}: the producer is closed"))

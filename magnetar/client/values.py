@@ -26,6 +26,12 @@ _BYTES: Final = 'bytes ("text".encode(), or a producer with value=str), or None 
 # Bytes of a payload that the `repr` of a message shows.
 SHOWN_LENGTH: Final = 40
 
+ACCESS: Final = {
+    "shared": api.PublishRequest.SHARED,
+    "exclusive": api.PublishRequest.EXCLUSIVE,
+    "wait_for_exclusive": api.PublishRequest.WAIT_FOR_EXCLUSIVE,
+    "exclusive_with_fencing": api.PublishRequest.EXCLUSIVE_WITH_FENCING,
+}
 TYPES: Final = {
     "exclusive": api.EXCLUSIVE,
     "shared": api.SHARED,
@@ -94,8 +100,8 @@ class Message(Generic[T]):
             return self._value  # values are read when they are asked for, and once
         except AttributeError:
             pass
-        made: Any = self._message.payload if self._source.decoder is None else self._decoded(self._source)
-        self._value = made
+        value: Any = self._message.payload if self._source.decoder is None else self._decoded(self._source)
+        self._value = value
         return self._value
 
     def _decoded(self, source: Any) -> Any:
@@ -272,23 +278,23 @@ def _outgoing(message: Outgoing[Any], codec: Codec[Any] | None) -> api.Message:
     if not isinstance(ordering_key, bytes):
         raise wrong("ordering_key", ordering_key, "bytes")
     try:
-        made = api.Message(payload=payload, key=key, ordering_key=ordering_key)
+        converted = api.Message(payload=payload, key=key, ordering_key=ordering_key)
     except UnicodeEncodeError:
         check_text("key", key, may_be_empty=True)
         raise
     if payload is None:
-        made.is_null = True
+        converted.is_null = True
     if message.properties is not None:
         try:
-            made.properties.update(message.properties)
+            converted.properties.update(message.properties)
         except (TypeError, ValueError, AttributeError):
             check_properties("properties", message.properties)
             raise
     if message.event_time is not None:
-        made.event_time_ms = time_ms(message.event_time, "event_time")
+        converted.event_time_ms = time_ms(message.event_time, "event_time")
     if message.deliver_at is not None:
-        made.deliver_at_ms = time_ms(message.deliver_at, "deliver_at")
-    return made
+        converted.deliver_at_ms = time_ms(message.deliver_at, "deliver_at")
+    return converted
 
 
 def check_id(name: str, id_: object) -> None:
@@ -302,10 +308,10 @@ def check_id(name: str, id_: object) -> None:
     check_whole(f"batch_size of {name}", id_.batch_size, 0, INT32)
 
 
-def ack_to_api(item: "Message[Any] | MessageId") -> api.MessageId:
-    """The id of a message that is acknowledged. Raises TypeError, ValueError."""
+def check_acked(item: object) -> None:
+    """Raises TypeError, ValueError for what cannot be acknowledged."""
     if isinstance(item, Message):
-        return id_to_api(item.id)
+        return
     if not isinstance(item, MessageId):
         raise wrong("what is acknowledged", item, "messages, their MessageIds, or several of these")
     check_id("an id that is acknowledged", item)
@@ -316,16 +322,46 @@ def ack_to_api(item: "Message[Any] | MessageId") -> api.MessageId:
             f"{item}: batch_index {item.batch_index} and batch_size {item.batch_size} do not go together; give an id "
             "back as it came"
         )
-    return id_to_api(item)
+
+
+def ack_to_api(item: "Message[Any] | MessageId") -> api.MessageId:
+    return id_to_api(item.id if isinstance(item, Message) else item)
+
+
+def put_acks(request: api.ConsumeRequest, items: Iterable["Message[Any] | MessageId"]) -> None:
+    """Acknowledge *items* by *request*: messages of a batch that stand one behind the other are one run."""
+    first: Message[Any] | MessageId | None = None
+    delivery, last, count = None, -1, 0
+    for item in items:
+        if isinstance(item, Message) and item._delivery is delivery and item._message.batch_index == last + 1:
+            last += 1
+            count += 1
+            continue
+        _put_run(request, first, last, count)
+        first, count = item, 1
+        if isinstance(item, Message) and item._delivery.batch_size:
+            delivery, last = item._delivery, item._message.batch_index
+        else:
+            delivery = None
+    _put_run(request, first, last, count)
+
+
+def _put_run(request: api.ConsumeRequest, first: "Message[Any] | MessageId | None", last: int, count: int) -> None:
+    if first is None:
+        return
+    if count == 1:
+        request.acks.append(ack_to_api(first))
+    else:
+        request.ack_runs.add(first=ack_to_api(first), last=last)
 
 
 def copy_to_api(message: Message[Any]) -> api.Message:
     """*message* as it is sent to another topic, without what only its delivery has."""
-    made = api.Message()
-    made.CopyFrom(message._message)
-    made.ClearField("batch_index")
-    made.ClearField("sequence_id")
-    return made
+    copy = api.Message()
+    copy.CopyFrom(message._message)
+    copy.ClearField("batch_index")
+    copy.ClearField("sequence_id")
+    return copy
 
 
 def source_of(message: Message[Any]) -> Any:
@@ -334,12 +370,12 @@ def source_of(message: Message[Any]) -> Any:
 
 
 def id_to_api(id_: MessageId) -> api.MessageId:
-    made = api.MessageId(ledger_id=id_.ledger_id, entry_id=id_.entry_id, batch_size=id_.batch_size)
+    converted = api.MessageId(ledger_id=id_.ledger_id, entry_id=id_.entry_id, batch_size=id_.batch_size)
     if id_.partition >= 0:
-        made.partition = id_.partition
+        converted.partition = id_.partition
     if id_.batch_index >= 0:
-        made.batch_index = id_.batch_index
-    return made
+        converted.batch_index = id_.batch_index
+    return converted
 
 
 def id_from_api(id_: api.MessageId) -> MessageId:

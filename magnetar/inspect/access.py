@@ -91,15 +91,15 @@ class Access(NamedTuple):
         from magnetar_core.security.tls.contexts import usual_context
 
         try:
-            made = usual_context(self.trusted)
-            made.check_hostname = self.verify_hostname
+            context = usual_context(self.trusted)
+            context.check_hostname = self.verify_hostname
             if self.certificate:
-                made.load_cert_chain(self.certificate, self.key or None)
+                context.load_cert_chain(self.certificate, self.key or None)
         except (OSError, ssl.SSLError) as error:
             reason = getattr(error, "reason", None) or error.strerror or str(error)
             named = ", ".join(path for path in (self.trusted, self.certificate, self.key) if path)
             raise AccessError(f"the certificates cannot be used ({named}): {reason}") from None
-        return made
+        return context
 
     def client_options(self) -> dict[str, Any]:
         """Arguments for `pulsar.Client`. Raises AccessError."""

@@ -1,6 +1,7 @@
 """The few admin calls that the command line and the demo make. Needs no HTTP library."""
 
 import json
+import ssl
 import urllib.parse
 from collections.abc import Sequence
 from typing import Any, Final
@@ -10,7 +11,7 @@ from magnetar_core.runtime.data.json_text import parse_json
 from magnetar_core.runtime.http.request import Answer, ask
 from magnetar_core.runtime.types import MagnetarError
 from magnetar_core.security.followed import KnownHosts, redirect_problem
-from managed_ledger.topic_name import TopicName, TopicNameError
+from magnetar_core.topics.topic_name import TopicName, TopicNameError
 
 BROKERS_PATH: Final = "/page/brokers"
 """Where our brokers list the HTTP addresses of all brokers, for every client that is authenticated."""
@@ -22,9 +23,11 @@ TIMEOUT_S = 30.0
 class AdminError(MagnetarError):
     """The broker refused, or none answered: then *status* is 0."""
 
-    def __init__(self, text: str, status: int = 0) -> None:
+    def __init__(self, text: str, status: int = 0, *, is_untrusted: bool = False) -> None:
+        """*is_untrusted*: something is there, and TLS with it failed."""
         super().__init__(text)
         self.status = status
+        self.is_untrusted = is_untrusted
 
 
 class AdminClient:
@@ -73,6 +76,12 @@ class AdminClient:
                     sent_by = f", to which {url} sends this command on"
                     url = self._followed(url, urllib.parse.urljoin(url, answer.headers.get("Location") or ""))
                     continue
+            except ssl.SSLError as error:
+                raise AdminError(
+                    f"TLS with {url}{sent_by} failed: {error}. Say before the verb whose certificates count: "
+                    "--tls-trust or --profile.",
+                    is_untrusted=True,
+                ) from None
             except (OSError, ValueError) as error:
                 raise AdminError(
                     f"no broker answers at {url}{sent_by}: {error}. Is it running? Give its address with --admin-url."

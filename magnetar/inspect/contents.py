@@ -51,6 +51,8 @@ class Contents:
     shadows: tuple[str, ...] = ()
     scalable: tuple[str, ...] = ()
     """Topics of 5.0 that have segments (`topic://`)."""
+    stops_writes: bool = False
+    """By `magnetar namespaces stop-writes`."""
 
 
 def contents_findings(namespaces: Iterable[Contents], *, has_coordinator: bool) -> Iterator[Finding]:
@@ -79,7 +81,7 @@ def _of(contents: Contents) -> Iterator[tuple[str, str]]:
     if logs := contents.pending_acks:
         yield (
             f"{counted(len(logs), 'subscription has', 'subscriptions have')} acknowledged in transactions "
-            f"({listed(logs)}); at our brokers what an open transaction acknowledged comes again",
+            f"({listed(logs)}); our brokers acknowledge what was committed, and refuse consumers while one is open",
             "end these transactions before an Apache broker stops",
         )
     if tiered := contents.tiered:
@@ -123,6 +125,11 @@ def _of(contents: Contents) -> Iterator[tuple[str, str]]:
     if contents.entry_filters:
         yield (f"its policies name entry filters ({contents.entry_filters}), which our brokers do not apply: consumers "
                "get each message", "remove the policy, or filter in the consumers")  # fmt: skip
+    if contents.stops_writes:
+        yield (
+            "its writes are stopped: our brokers refuse what producers send (Apache's do not)",
+            f"magnetar namespaces allow-writes {contents.namespace}",
+        )
 
 
 def _topics(topics: Sequence[str]) -> str:

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any, Final, NamedTuple, TypeVar
 
 from broker.names import remote_cluster
+from broker.policies.namespace import WRITES, WRITES_STOPPED
 from broker.tenancy.changes import POLICIES_ROOT, namespace_path
 from broker.topic.reading.subscription import REPLICATED
 from magnetar.inspect.contents import Contents, RemoteCursor, TieredLedgers
@@ -14,20 +15,20 @@ from magnetar.inspect.inspector import CONCURRENT_MAX, Inspector
 from magnetar_core.bookkeeper.client.client import BookKeeper
 from magnetar_core.runtime.data.json_text import parse_json
 from magnetar_core.runtime.types import MagnetarError
+from magnetar_core.topics.topic_name import PARTITIONED_TOPICS, PERSISTENT, TopicName, decode
 from managed_ledger.cursors.stored_cursor import stored_cursor
 from managed_ledger.ledgers.shadows import SHADOW_SOURCE
 from managed_ledger.ledgers.topic_record import stored_record
 from managed_ledger.position import Position
 from managed_ledger.records.offloaded import only_offloaded, place_of
-from managed_ledger.records.paths import ROOT, decode, ledger_path
+from managed_ledger.records.paths import ROOT, ledger_path
 from managed_ledger.records.records_pb2 import ManagedLedgerInfo
-from managed_ledger.topic_name import PARTITIONED_TOPICS, PERSISTENT, TopicName
-from managed_ledger.transactions import SNAPSHOT_TOPICS, TransactionNotes
+from managed_ledger.transactions.pending_acks import PENDING_ACKS
+from managed_ledger.transactions.snapshots import SNAPSHOT_TOPICS, TransactionNotes
 
 T = TypeVar("T")
 R = TypeVar("R")
 
-_PENDING_ACKS: Final = "__transaction_pending_ack"
 _TRANSACTION_LOGS: Final = "__transaction_log_"
 _SYSTEM: Final = "pulsar/system"
 _SCALABLE_TOPICS: Final = "/topics"
@@ -100,6 +101,7 @@ class ContentsReader:
             replicated_to=tuple(map(str, clusters)) if isinstance(clusters, list) and len(clusters) > 1 else (),
             offload_driver=_member(offload, "managedLedgerOffloadDriver"),
             entry_filters=_member(filters, "entryFilterNames"),
+            stops_writes=_member(policies.get("properties"), WRITES) == WRITES_STOPPED,
         )
 
     async def _topics(self, contents: Contents) -> Contents:
@@ -119,7 +121,7 @@ class ContentsReader:
         return replace(
             contents,
             transactional=tuple(sorted(_local(name) for name in transactional)),
-            pending_acks=tuple(name.removesuffix(_PENDING_ACKS) for name in names if name.endswith(_PENDING_ACKS)),
+            pending_acks=tuple(name.removesuffix(PENDING_ACKS) for name in names if name.endswith(PENDING_ACKS)),
             tiered=tuple(item.tiered for item in holdings if item.tiered is not None),
             remote_cursors=tuple(cursor for item in holdings for cursor in item.remote_cursors),
             replicated_subscriptions=tuple(name for item in holdings for name in item.replicated_subscriptions),

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from autorecovery.repair.outcome import Hindrance
-from broker.admin.page.signs import balance_sign, certificate_sign, quota_sign, unread_sign
+from broker.admin.page.signs import balance_sign, certificate_sign, keys_sign, quota_sign, unread_sign
 from magnetar.inspect.contents import Contents, contents_findings
 from magnetar.inspect.findings import Finding, Level, Unasked, counted, listed
 from magnetar_core.bookkeeper.client.placing.topology import Topology
@@ -86,6 +86,8 @@ class BrokerFacts:
     """Bundles that it owns; None: not known."""
     certificate_left_s: float | None = None
     """How long its certificate is still valid; None: it has none, or it is not known."""
+    open_keys: tuple[str, ...] = ()
+    """Files with its keys that other users of its machine may read."""
 
 
 class QuotaFacts(NamedTuple):
@@ -135,6 +137,8 @@ class ClusterFacts:
     ensemble_size: int = 0
     """Bookies that brokers give to each new ledger; 0: not known."""
     brokers_error: str = ""
+    brokers_status: int | None = None
+    """With an error: the HTTP status that a broker answered; 0: TLS with it failed; None: none answered."""
     brokers: tuple[BrokerFacts, ...] = ()
     silent_admins: tuple[Unasked, ...] = ()
     """Addresses of brokers that were named and do not answer."""
@@ -179,7 +183,10 @@ class ClusterFacts:
 def examine(facts: ClusterFacts, *, backlog_warn: int = BACKLOG_WARN) -> list[Finding]:
     """The findings, worst first."""
     if facts.is_guessed and facts.metadata_error and facts.brokers_error:
-        return [_nothing_runs(facts)]
+        if facts.brokers_status is None:
+            return [_nothing_runs(facts)]
+        if facts.brokers_status in _WAYS_IN:  # it knows where the metadata are, and does not tell
+            return [*_brokers(facts), *_open_secrets(facts.open_secrets)]
     if _is_stopped_standalone(facts):
         return sorted([_standalone_is_stopped(facts), *_open_to_others(facts.metadata_url, facts.open_to_others)],
                       key=lambda finding: -finding.level)  # fmt: skip
@@ -190,6 +197,14 @@ def examine(facts: ClusterFacts, *, backlog_warn: int = BACKLOG_WARN) -> list[Fi
     ]  # fmt: skip
     return sorted(findings, key=lambda finding: -finding.level)
 
+
+_WHO: Final = "say who you are before the verb: --profile, --token or --user (docs/access.md)"
+_WAYS_IN: Final = {
+    0: "say before the verb whose certificates count: --tls-trust, or a --profile that does (docs/access.md)",
+    401: _WHO,
+    403: _WHO,
+}
+"""`brokers_status` of a broker that is well and lets nobody in → what to do."""
 
 _STANDALONE: Final = "rocksdb:"
 """The metadata of a standalone are in a folder."""
@@ -263,11 +278,13 @@ def _open_to_others(where: str, folders: Sequence[str]) -> Iterator[Finding]:
         )  # fmt: skip
 
 
+_CLOSE_KEYS: Final = "`chmod 600` on them; whoever has read them has what they allow: make new ones (docs/access.md)"
+
+
 def _open_secrets(files: Sequence[str]) -> Iterator[Finding]:
     if files:
         yield Finding(
-            Level.WARNING, "keys and tokens", f"other users of this machine may read them: {listed(files)}",
-            "`chmod 600` on them; whoever has read them has what they allow: make new ones (docs/access.md)",
+            Level.WARNING, "keys and tokens", f"other users of this machine may read them: {listed(files)}", _CLOSE_KEYS
         )  # fmt: skip
 
 
@@ -292,6 +309,11 @@ def _bookies(facts: ClusterFacts) -> Iterator[Finding]:
             f"{len(writable)} of {len(facts.bookies)} take new entries, and a new ledger needs "
             f"{max(facts.ensemble_size, 1)}: topics cannot be written to once their ledger ends",
             "start the ones that are away, or make room on those that are read-only",
+        )  # fmt: skip
+    elif facts.ensemble_size == len(writable) == 1 and facts.metadata_url.startswith(_STANDALONE):
+        yield Finding(
+            Level.INFO, "bookies", "a standalone has one copy of each message: what its disk loses is lost",
+            "`magnetar backup`, and the way to a cluster: docs/backup.md",
         )  # fmt: skip
     elif facts.ensemble_size and len(writable) == facts.ensemble_size:
         yield Finding(
@@ -495,7 +517,12 @@ def _holders(ledger: LedgerFacts) -> set[frozenset[str]]:
 
 def _brokers(facts: ClusterFacts) -> Iterator[Finding]:
     if facts.brokers_error:
-        yield Finding(Level.ERROR, "brokers", facts.brokers_error, "start a broker, or name one with --admin-url")
+        way_out = "start a broker, or name one with --admin-url"
+        if facts.brokers_status is not None:
+            way_out = _WAYS_IN.get(
+                facts.brokers_status, "look at its log, and at what is said about other servers here"
+            )
+        yield Finding(Level.ERROR, "brokers", facts.brokers_error, way_out)
         return
     registered = {broker.url for broker in facts.brokers}
     for url, why in facts.silent_admins:
@@ -530,11 +557,16 @@ def _brokers(facts: ClusterFacts) -> Iterator[Finding]:
                 Level.ERROR if has_ended else Level.WARNING, where, sign,
                 "put a new certificate and key in place of the old ones; they are used without a restart",
             )  # fmt: skip
+        if sign := keys_sign(broker.open_keys):
+            yield Finding(Level.WARNING, where, sign, _CLOSE_KEYS)
         yield from _skew(where, broker.skew_s)
-    if sign := balance_sign({one.broker_id: one.bundles for one in facts.brokers if one.bundles is not None}):
+    if sign := balance_sign(
+        {broker.broker_id: broker.bundles for broker in facts.brokers if broker.bundles is not None}
+    ):
         yield Finding(
             Level.WARNING, "brokers", sign,
-            "look whether loadBalancerEnabled or loadBalancerSheddingEnabled is off; unloading a bundle moves it",
+            "look whether loadBalancerEnabled or loadBalancerSheddingEnabled is off; "
+            "`magnetar topics move TOPIC BROKER` moves a topic with its bundle",
         )  # fmt: skip
 
 

@@ -273,13 +273,13 @@ async def inspecting(
     silent = await _silent_hosts(url)
     store = await open_store(url, clock, session_timeout_s=SESSION_S, read_only=not changes)
     try:
-        made = Inspector(store, root, clock, tls)
-        made.silent_hosts = silent
-        await made.start()
+        inspector = Inspector(store, root, clock, tls)
+        inspector.silent_hosts = silent
+        await inspector.start()
         try:
-            yield made
+            yield inspector
         finally:
-            await made.close()
+            await inspector.close()
     finally:
         await store.close()
 
@@ -303,7 +303,7 @@ async def _silent_hosts(url: str) -> dict[str, str]:
         writer.close()
         return ""
 
-    answers = dict(zip(hosts, await asyncio.gather(*(why_silent(*one) for one in hosts.values())), strict=True))
+    answers = dict(zip(hosts, await asyncio.gather(*(why_silent(*host) for host in hosts.values())), strict=True))
     silent = {host: why for host, why in answers.items() if why}
     if len(silent) == len(hosts):
         reasons = "; ".join(f"{host}: {why}" for host, why in silent.items())

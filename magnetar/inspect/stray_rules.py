@@ -54,15 +54,15 @@ def entries_of(groups: Iterable[Group]) -> int:
 
 def _repeated(run: int, period: int, count: int) -> int:
     """*run* *count* times, *period* apart."""
-    made, at = 0, 0
+    repeated, at = 0, 0
     while count:
         if count & 1:
-            made |= run << at
+            repeated |= run << at
             at += period
         run |= run << period
         period *= 2
         count >>= 1
-    return made
+    return repeated
 
 
 def last_entry(held: Mapping[str, int], last_confirmed: int) -> int:

@@ -7,15 +7,18 @@ Metadata that went back in time lack the ledgers that were made since. Rules:
 
 1. Before the copies count, the ledger is fenced on every bookie that has some of it: a client that still writes to it
    gets no acknowledgement any more.
-2. A record is made where there is none, and never changed. A topic's record is replaced in the version that was read,
-   and only while no broker is registered: a broker that has the topic loaded would not know of the ledger.
+2. A record is made where there is none, and not changed afterwards, but that it is told whose ledger it is. A topic's
+   record is replaced in the version that was read, and only while no broker is registered: a broker that has the topic
+   loaded would not know of the ledger.
 3. A ledger goes into a topic's list where its number belongs, closed. If it is behind the last one, that is closed
    first, as the next owner would do it.
+4. A ledger is in one topic: the first that is deleted would take it from the others. A topic with partitions has none.
 """
 
 import asyncio
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from broker.ownership.membership import BROKERS
@@ -26,13 +29,14 @@ from magnetar_core.bookkeeper.client.client import BookKeeper
 from magnetar_core.bookkeeper.client.errors import BookKeeperError, NoSuchEntry, NoSuchLedger
 from magnetar_core.bookkeeper.client.reading.entry_lists import EntryLists
 from magnetar_core.bookkeeper.metadata.ledgers.ledger_metadata import LedgerMetadata, LedgerState
+from magnetar_core.bookkeeper.metadata.ledgers.owners import owner_of
 from magnetar_core.bookkeeper.metadata.stores.store import NO_NODE, NoNode, VersionConflict
 from magnetar_core.bookkeeper.wire.entry import DigestMismatch, DigestType, EntryCodec, StoredEntry, master_key
+from magnetar_core.topics.topic_name import TopicName
 from managed_ledger.messages import metadata_of, split_entry
 from managed_ledger.records.paths import ledger_path
 from managed_ledger.records.pulsar_records import decode_ledger_info, encode_record
 from managed_ledger.records.records_pb2 import ManagedLedgerInfo
-from managed_ledger.topic_name import TopicName
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -42,6 +46,9 @@ _LEDGERS_PER_ANSWER: Final = 10_000
 
 # Ledgers whose lists are asked for at a time; each question has a connection.
 _AT_ONCE: Final = 8
+
+# The name under which a ledger's record says whose it is.
+_OWNER: Final = "pulsar/managed-ledger"
 
 # DUMMY comes last: it fits everything.
 _DIGESTS: Final = (DigestType.CRC32C, DigestType.CRC32, DigestType.HMAC)
@@ -250,22 +257,33 @@ class StrayLedgers:
 
     # -- a topic
 
-    async def check_brokers(self, topic: TopicName) -> None:
-        """Rule 2. Raises CannotTell, MetadataError."""
+    async def check_topic(self, topic: TopicName) -> None:
+        """Rules 2, 4. Raises CannotTell, MetadataError."""
         brokers = await self._inspector.store.children(BROKERS)
         if brokers:
             raise CannotTell(f"stop the brokers first: {', '.join(brokers)} may have {topic} loaded")
+        if await self._inspector.store.get(topic.partitions_path) is not None:
+            raise CannotTell(f"{topic} has partitions: name one of them, as {topic}-partition-0")
 
     async def put_into(self, topic: TopicName, ledger_id: int) -> bool:
-        """Name a closed ledger in a topic's record (rules 2, 3); False: it stands there already.
+        """Name a closed ledger in a topic's record (rules 2 to 4); False: it stands there already.
 
         Raises CannotTell, MetadataError.
         """
-        await self.check_brokers(topic)
+        await self.check_topic(topic)
         store = self._inspector.store
-        made = (await self._inspector.ledgers.read(ledger_id)).metadata
-        if not made.is_closed or made.last_entry_id < 0:
+        versioned = await self._inspector.ledgers.read(ledger_id)
+        metadata = versioned.metadata
+        if not metadata.is_closed or metadata.last_entry_id < 0:
             raise CannotTell(f"ledger {ledger_id} is not closed, or has no entries")
+        owner = dict(metadata.custom_metadata).get(_OWNER, b"").decode("utf-8", "replace")
+        if owner and owner != topic.managed_ledger_name and await self._has(owner, ledger_id):
+            raise CannotTell(
+                f"ledger {ledger_id} stands in {owner_of(metadata)} already: a ledger is in one topic only"
+            )
+        if owner != topic.managed_ledger_name:
+            metadata = replace(metadata, custom_metadata=_custom(topic))
+            await self._inspector.ledgers.write(ledger_id, metadata, versioned.version)
         path = ledger_path(topic.managed_ledger_name)
         node = await store.get(path)
         record = ManagedLedgerInfo() if node is None else decode_ledger_info(node.value, str(topic))
@@ -275,7 +293,7 @@ class StrayLedgers:
         if infos and infos[-1].ledgerId < ledger_id and not infos[-1].timestamp:
             infos[-1:] = await self._close(infos[-1], topic)
         info = ManagedLedgerInfo.LedgerInfo(
-            ledgerId=ledger_id, entries=made.last_entry_id + 1, size=made.length,
+            ledgerId=ledger_id, entries=metadata.last_entry_id + 1, size=metadata.length,
             timestamp=self._inspector.clock.wall_ms(),
         )  # fmt: skip
         infos = sorted([*infos, info], key=lambda ledger: ledger.ledgerId)
@@ -289,6 +307,11 @@ class StrayLedgers:
         except VersionConflict:
             raise CannotTell(f"the record of {topic} was changed meanwhile; ask again") from None
         return True
+
+    async def _has(self, managed_ledger: str, ledger_id: int) -> bool:
+        node = await self._inspector.store.get(ledger_path(managed_ledger))
+        record = ManagedLedgerInfo() if node is None else decode_ledger_info(node.value, managed_ledger)
+        return any(ledger.ledgerId == ledger_id for ledger in record.ledgerInfo)
 
     async def _close(self, last: ManagedLedgerInfo.LedgerInfo, topic: TopicName) -> list[ManagedLedgerInfo.LedgerInfo]:
         """Close the topic's last ledger; returns its line of the record, none if it is gone. Raises CannotTell."""
@@ -329,7 +352,7 @@ def _custom(topic: TopicName | None) -> tuple[tuple[str, bytes], ...]:
     return (
         ("application", b"pulsar"),
         ("component", b"managed-ledger"),
-        ("pulsar/managed-ledger", topic.managed_ledger_name.encode()),
+        (_OWNER, topic.managed_ledger_name.encode()),
     )
 
 

@@ -47,7 +47,7 @@ async def widen(
         )
     board = MarkBoard(inspector.store, inspector.root)
     await board.prepare()
-    made: dict[str, list[int]] = {name: [] for name in Widened._fields}
+    outcome: dict[str, list[int]] = {name: [] for name in Widened._fields}
     ids = await inspector.ledger_ids()
     for number, ledger_id in enumerate(ids):
         on_ledgers(number, len(ids))
@@ -56,22 +56,22 @@ async def widen(
             continue
         metadata = record.metadata
         if metadata is None:
-            made["unreadable"].append(ledger_id)
+            outcome["unreadable"].append(ledger_id)
         elif metadata.write_quorum >= copies:
             continue
         elif not metadata.is_closed:
-            made["open"].append(ledger_id)
+            outcome["open"].append(ledger_id)
         elif metadata.ensemble_size != metadata.write_quorum:
-            made["striped"].append(ledger_id)
+            outcome["striped"].append(ledger_id)
         elif not await board.lock(ledger_id, holder):
-            made["busy"].append(ledger_id)
+            outcome["busy"].append(ledger_id)
         else:
             try:
                 is_done = await _widen_one(inspector, board, ledger_id, copies, writable)
             finally:
                 await board.unlock(ledger_id)
-            made["ledgers" if is_done else "busy"].append(ledger_id)
-    return Widened(**{name: tuple(ledger_ids) for name, ledger_ids in made.items()})
+            outcome["ledgers" if is_done else "busy"].append(ledger_id)
+    return Widened(**{name: tuple(ledger_ids) for name, ledger_ids in outcome.items()})
 
 
 async def _widen_one(

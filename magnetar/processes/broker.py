@@ -191,15 +191,15 @@ def _reserve(config: BrokerConfig, port: int | None, setting: str, new_socket: N
     come early wait until they are served."""
     if port is None:
         return None
-    made = new_socket(socket.AF_INET, socket.SOCK_STREAM)
-    made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    reserved = new_socket(socket.AF_INET, socket.SOCK_STREAM)
+    reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
-        made.bind((config.bind_address, port))
-        made.listen()
+        reserved.bind((config.bind_address, port))
+        reserved.listen()
     except OSError as error:
-        made.close()
+        reserved.close()
         raise _port_error("HTTP port", config.bind_address, port, setting, error) from None
-    return made
+    return reserved
 
 
 def _reserve_grpc(

@@ -254,12 +254,14 @@ class Cluster:
         state = State(port(ZOOKEEPER_PORT))
         state.members.append(Member("zookeeper", "zookeeper", state.zookeeper_port))
         for number in range(bookies):
-            made = Member(f"bookie-{number + 1}", "bookie", port(BOOKIE_PORT + number), port(BOOKIE_WEB_PORT + number))
-            state.members.append(made)
+            planned = Member(
+                f"bookie-{number + 1}", "bookie", port(BOOKIE_PORT + number), port(BOOKIE_WEB_PORT + number)
+            )
+            state.members.append(planned)
         for number in range(brokers):
-            made = Member(f"broker-{number + 1}", "broker", port(BROKER_PORT + number), port(WEB_PORT + number))
-            made.grpc_port = port(GRPC_PORT + number)
-            state.members.append(made)
+            planned = Member(f"broker-{number + 1}", "broker", port(BROKER_PORT + number), port(WEB_PORT + number))
+            planned.grpc_port = port(GRPC_PORT + number)
+            state.members.append(planned)
         if self._own_addresses:
             if len(state.members) > OWN_ADDRESSES_MAX:
                 raise ClusterError(f"there are addresses for {OWN_ADDRESSES_MAX} servers, ZooKeeper among them")
@@ -304,6 +306,10 @@ class Cluster:
                     f"autoRecoveryDaemonEnabled={str(self._auto_recovery).lower()}\n"
                     # A bookie that is only restarted is back within this, and nothing is copied because of it.
                     "lostBookieRecoveryDelay=10\n"
+                    # The disk is that of a developer's machine, which may be nearly full of other things: only the
+                    # room that a bookie needs at least makes it read-only.
+                    "diskUsageThreshold=0.999\n"
+                    "diskUsageWarnThreshold=0.999\n"
                 )
             else:
                 (place / "broker.conf").write_text(

@@ -111,19 +111,19 @@ class SecureFolder:
         certificate, key = self._kept("ca.crt", mode=0o644), self._kept("ca.key")
         if certificate is not None and key is not None:
             return Issued(certificate, key)
-        made = new_authority("magnetar standalone", self._now)
-        self._write("ca.key", made.key)
-        self._write("ca.crt", made.certificate, mode=0o644)
+        authority = new_authority("magnetar standalone", self._now)
+        self._write("ca.key", authority.key)
+        self._write("ca.crt", authority.certificate, mode=0o644)
         (self.path / "tls.crt").unlink(missing_ok=True)  # of another authority
-        return made
+        return authority
 
     def _server(self, authority: Issued, hosts: list[str]) -> None:
         certificate, key = self._kept("tls.crt", mode=0o644), self._kept("tls.key")
         if certificate is not None and key is not None and is_good_for(certificate, hosts, self._now + _RENEWED_BEFORE):
             return
-        made = new_server(authority, hosts, self._now)
-        self._write("tls.key", made.key)
-        self._write("tls.crt", made.certificate, mode=0o644)
+        issued = new_server(authority, hosts, self._now)
+        self._write("tls.key", issued.key)
+        self._write("tls.crt", issued.certificate, mode=0o644)
 
     def _bookies(self, hosts: list[str]) -> None:
         """Make the certificate that bookies, broker and tools show each other. It lasts as long as an authority: the
@@ -136,11 +136,11 @@ class SecureFolder:
         if kept[0] is not None and None not in kept and is_good_for(kept[0], hosts, self._now + _RENEWED_BEFORE):
             return
         authority = new_authority("magnetar standalone, bookies", self._now)
-        made = new_server(authority, hosts, self._now, days=AUTHORITY_DAYS, is_client=True)
+        issued = new_server(authority, hosts, self._now, days=AUTHORITY_DAYS, is_client=True)
         (self.path / certificate).unlink(missing_ok=True)  # it is written last: without it all are made anew
         self._write(trusted, authority.certificate, mode=0o644)
-        self._write(key, made.key)
-        self._write(certificate, made.certificate, mode=0o644)
+        self._write(key, issued.key)
+        self._write(certificate, issued.certificate, mode=0o644)
 
     def _kept(self, name: str, mode: int = 0o600) -> bytes | None:
         """The content of a file, whose rights become *mode*; None if there is no such file."""

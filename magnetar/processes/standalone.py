@@ -154,7 +154,7 @@ async def start_standalone(
         parts,
         version=__version__,
         preferred_grpc_port=settings.preferred_grpc_port,
-        more_metrics=[*(one.metrics for one in operations), lambda: lost_ledger_samples(sweep)],
+        more_metrics=[*(operation.metrics for operation in operations), lambda: lost_ledger_samples(sweep)],
         storage=lambda: storage_rows(operations, sweep),
         on_failure=shutdown.fail,
     )

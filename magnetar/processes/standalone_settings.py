@@ -90,8 +90,8 @@ def read_standalone_settings(
     }
     values |= {name: str(port) for name, port in ports.items() if port is not None}
     try:
-        made = standalone_settings(data, values, bookies=bookies, has_bookie_tls=secure is not None)
-        return made if grpc_port is None else made._replace(preferred_grpc_port=None)
+        settings = standalone_settings(data, values, bookies=bookies, has_bookie_tls=secure is not None)
+        return settings if grpc_port is None else settings._replace(preferred_grpc_port=None)
     except ConfigurationError as error:
         raise ConfigurationError(with_origin(str(error), str(path or ""), environ)) from None
 
@@ -140,7 +140,7 @@ def standalone_settings(
     if values.get(PROCESSES, "1") not in ("", "1"):
         problems.append(f"{PROCESSES}={values[PROCESSES]}: a standalone is one process; {_OWN_PROCESS}")
     broker: BrokerConfig | None = None
-    made: list[BookieConfig] = []
+    configs: list[BookieConfig] = []
     try:
         broker = load_broker_config(
             {**_broker_defaults(of_broker, bookies), **of_broker},
@@ -154,13 +154,13 @@ def standalone_settings(
     except ConfigurationError as error:
         problems.append(str(error))
     try:
-        made = [_bookie(data, number, of_bookies, is_secure=has_bookie_tls) for number in range(bookies)]
-        problems += _bookie_problems(made[0], has_tls=has_bookie_tls)
+        configs = [_bookie(data, number, of_bookies, is_secure=has_bookie_tls) for number in range(bookies)]
+        problems += _bookie_problems(configs[0], has_tls=has_bookie_tls)
     except ConfigurationError as error:
         problems.append(str(error))
     if problems or broker is None:
         raise ConfigurationError("\n".join(problems))
-    return StandaloneSettings(broker, tuple(made))
+    return StandaloneSettings(broker, tuple(configs))
 
 
 def _broker_defaults(given: Mapping[str, str], bookies: int) -> dict[str, str]:

@@ -19,12 +19,13 @@ _DISK: Final = {
 
 def storage_rows(bookies: Sequence[BookieOperations], sweep: ReportSweep) -> dict[str, Any]:
     """A row for each bookie, and what no bookie has, for the page."""
-    return {"bookies": [storage_row(one) for one in bookies], "lost_ledgers": sweep.lost_ledgers}
+    return {"bookies": [storage_row(bookie) for bookie in bookies], "lost_ledgers": sweep.lost_ledgers}
 
 
 def storage_row(bookie: BookieOperations) -> dict[str, Any]:
     """`problems` are for people, the worst first; empty: the bookie is well."""
-    state, scrub, gc, logs = bookie.state(), bookie.scrub_status(), bookie.gc_status(), bookie.lost_logs_status()
+    state, parts = bookie.state(), bookie.parts
+    scrub, gc, logs = parts.scrub.status(), parts.collector.status(), parts.lost_logs.status()
     problems = [state.failure] if state.failure else []
     problems += [f"read-only: {reason}: {text}".rstrip(": ") for reason, text in state.reasons.items()]
     damage = {
@@ -34,6 +35,7 @@ def storage_row(bookie: BookieOperations) -> dict[str, Any]:
         "{} entry logs damaged": len(gc.damaged_logs),
     }
     problems += [text.format(count) for text, count in damage.items() if count]
+    problems += [f"{path}: every user of this machine may read it" for path in bookie.open_to_others()]
     row: dict[str, Any] = {"name": bookie.bookie_id, "problems": problems}
     try:
         info = bookie.info()

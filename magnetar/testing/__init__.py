@@ -53,8 +53,8 @@ def simulated_cluster(seed: int = 0, *, bookies: int = 3, brokers: int = 2) -> "
             )
     # By its name: who imports another part of this package depends on no server.
     module = importlib.import_module("magnetar.testing.simulated.under_test")
-    made: SimulatedClusterUnderTest = module.SimulatedClusterUnderTest(seed, bookies, brokers)
-    return made
+    cluster: SimulatedClusterUnderTest = module.SimulatedClusterUnderTest(seed, bookies, brokers)
+    return cluster
 
 
 __all__ = [

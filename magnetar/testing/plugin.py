@@ -80,8 +80,8 @@ def _magnetar_volatile_server(tmp_path_factory: pytest.TempPathFactory) -> Itera
 def _magnetar_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator["ClusterUnderTest"]:
     from magnetar.testing.servers import cluster
 
-    with cluster(tmp_path_factory.mktemp("pulsar-cluster")) as made:
-        yield made
+    with cluster(tmp_path_factory.mktemp("pulsar-cluster")) as cluster_under_test:
+        yield cluster_under_test
 
 
 @pytest.fixture

@@ -289,16 +289,16 @@ class Door:
         self.state = state
 
     def _listen(self) -> socket.socket:
-        made = socket.socket()
+        listening = socket.socket()
         try:
-            made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            made.setblocking(False)
-            made.bind(self.way.listen)
+            listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listening.setblocking(False)
+            listening.bind(self.way.listen)
         except OSError:
-            made.close()
+            listening.close()
             raise
-        self._socket = made
-        return made
+        self._socket = listening
+        return listening
 
     def _plug_up(self, listening: socket.socket) -> None:
         """Linux drops the first packet of a connection while the queue of those to be accepted is full: a client
@@ -476,14 +476,14 @@ class Relay:
             self.ended.set()
 
 
-def _reset_on_close(made: Any) -> None:
+def _reset_on_close(connection: Any) -> None:
     with contextlib.suppress(OSError):
-        made.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
 
 
-def _reset(made: socket.socket) -> None:
-    _reset_on_close(made)
-    made.close()
+def _reset(connection: socket.socket) -> None:
+    _reset_on_close(connection)
+    connection.close()
 
 
 # ---------------------------------------------------------------------------------------- process

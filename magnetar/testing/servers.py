@@ -447,10 +447,10 @@ def cluster(directory: Path | str | None = None, *, bookies: int = 3, brokers: i
     with contextlib.ExitStack() as stack:
         place = Path(directory or stack.enter_context(tempfile.TemporaryDirectory(prefix="magnetar-")))
         place.mkdir(parents=True, exist_ok=True)
-        made = ClusterUnderTest(place)
-        stack.callback(made.stop)
-        made.start(bookies, brokers)
-        yield made
+        under_test = ClusterUnderTest(place)
+        stack.callback(under_test.stop)
+        under_test.start(bookies, brokers)
+        yield under_test
 
 
 # --------------------------------------------------------------------------------------- namespaces

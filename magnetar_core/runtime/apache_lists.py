@@ -48,8 +48,8 @@ def _meaning(text: str) -> float | tuple[str, ...]:
 def read_kinds(package: str, file: str) -> dict[str, str]:
     """The settings in a *file* of *package* that have no effect here, each with the kind of its values."""
     listed = read_list(package, file)
-    assert all(len(one.values) == 1 and one.values[0] in KINDS for one in listed.values()), f"{package}/{file}"
-    return {name: one.values[0] for name, one in listed.items()}
+    assert all(len(row.values) == 1 and row.values[0] in KINDS for row in listed.values()), f"{package}/{file}"
+    return {name: row.values[0] for name, row in listed.items()}
 
 
 def read_list(package: str, file: str) -> dict[str, Listed]:

@@ -185,9 +185,9 @@ def load(
             problems.append(f"{name}={merged[name]}: {error}")
     if problems:
         raise ConfigurationError("\n".join(problems))
-    made: C = kind(**arguments)
-    check(made)
-    return made
+    config: C = kind(**arguments)
+    check(config)
+    return config
 
 
 def check(value: Any) -> None:

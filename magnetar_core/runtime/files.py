@@ -188,20 +188,16 @@ def replace_file(files: Files, path: str, data: Buffer) -> None:
 
 
 class _OsFile:
-    __slots__ = ("_direct_fd", "_end", "_fd", "_goes_direct", "_path")
+    __slots__ = ("_direct_fd", "_end", "_fd", "_goes_direct", "path")
 
     def __init__(self, path: str, fd: int) -> None:
-        self._path = path
+        self.path = path
         self._fd = fd
         self._direct_fd = -1
         """The descriptor for reads past the cache."""
         self._goes_direct = False
         """Whether there are such reads here, as far as is known."""
         self._end = os.fstat(fd).st_size
-
-    @property
-    def path(self) -> str:
-        return self._path
 
     def append(self, buffers: Buffers) -> int:
         start = self._end

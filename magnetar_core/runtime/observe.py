@@ -10,8 +10,10 @@ object, as text they follow the message as `name=value`.
 import asyncio
 import json
 import logging
+import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from io import TextIOWrapper
 from logging.handlers import WatchedFileHandler
 from time import gmtime
 from typing import Final, NamedTuple
@@ -20,6 +22,7 @@ from prometheus_client.utils import floatToGoString
 
 from magnetar_core.runtime.clock import Clock, Timer
 from magnetar_core.runtime.data.visible import visible
+from magnetar_core.runtime.files import FILE_MODE
 from magnetar_core.runtime.types import ConfigurationError
 
 Labels = tuple[tuple[str, str], ...]
@@ -272,6 +275,11 @@ class _LogFile(WatchedFileHandler):
     """While the file cannot be written (a full disk), lines are lost; that is said once on standard error."""
 
     _is_lost = False
+
+    def _open(self) -> TextIOWrapper:
+        """Not for everybody, as what is stored; the first file is made before the process has its umask."""
+        fd = os.open(self.baseFilename, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
+        return os.fdopen(fd, "a", encoding=self.encoding, errors=self.errors)
 
     def emit(self, record: logging.LogRecord) -> None:
         try:

@@ -143,14 +143,15 @@ class Tasks:
         self.on_failure = on_failure
         # In order: a simulation has to repeat itself. None while there are none: a topic has five of these objects.
         self._tasks: dict[asyncio.Task[Any], None] | None = None
-        self._closed = False
+        self.is_closed = False
+        """Nothing can be spawned any more."""
 
     def spawn(self, work: Coroutine[Any, Any, Any], name: str, *, awaited: bool = False) -> asyncio.Task[Any]:
         """Run *work*. A failure is logged, and passed to *on_failure* if there is one.
 
         *awaited*: the caller awaits the task, so its failure is not reported here.
         """
-        assert not self._closed, f"{self._owner} is stopped"
+        assert not self.is_closed, f"{self._owner} is stopped"
         task = asyncio.get_running_loop().create_task(work, name=f"{self._owner}/{name}")
         if self._tasks is None:
             self._tasks = {}
@@ -158,17 +159,12 @@ class Tasks:
         task.add_done_callback(self._ended if awaited else self._done)
         return task
 
-    @property
-    def is_closed(self) -> bool:
-        """Nothing can be spawned any more."""
-        return self._closed
-
     def __len__(self) -> int:
         return len(self._tasks or ())
 
     async def cancel(self) -> None:
         """Cancel all tasks and wait until they have ended. Nothing can be spawned afterwards."""
-        self._closed = True
+        self.is_closed = True
         here = asyncio.current_task()
         tasks = [task for task in self._tasks or () if task is not here]
         for task in tasks:

@@ -39,13 +39,13 @@ def bare(error: E) -> E:
     For errors that are kept, or raised more than once. An object that keeps the error itself keeps those frames, and
     they mostly hold the object: a reference cycle that only the garbage collector would free.
     """
-    made = type(error).__new__(type(error), *error.args)
-    made.__dict__.update(error.__dict__)
-    return made
+    copy = type(error).__new__(type(error), *error.args)
+    copy.__dict__.update(error.__dict__)
+    return copy
 
 
-NEWER: Final = "start the newer release that wrote it"
-"""The way out where a format has a version above those that are known."""
+START_NEWER: Final = "start the newer release that wrote it"
+"""What the operator can do where a format has a version above those that are known: the end of the error's text."""
 
 
 class Corruption(MagnetarError):

@@ -35,6 +35,3 @@ class Caller(NamedTuple):
 
 TRUSTED: Final = Caller(None, is_trusted=True)
 """Every caller, where authentication is off."""
-
-NOBODY: Final = Caller(None)
-"""A caller that has shown nothing, where authentication is on."""

@@ -66,10 +66,10 @@ def des_crypt(password: bytes, salt: bytes) -> str:
 
 def _permuted(value: int, size: int, places: tuple[int, ...]) -> int:
     """The bits of *value*, which has *size* of them, at *places*; the first of them is 1."""
-    made = 0
+    result = 0
     for place in places:
-        made = made << 1 | value >> (size - place) & 1
-    return made
+        result = result << 1 | value >> (size - place) & 1
+    return result
 
 
 def _keys(key: int) -> list[int]:
@@ -98,8 +98,8 @@ def _scrambled(half: int, key: int, swapped: int) -> int:
     differing = (expanded ^ expanded << 24) & swapped
     expanded ^= differing | differing >> 24
     expanded ^= key
-    made = 0
+    result = 0
     for at, box in enumerate(_BOXES):
         six = expanded >> (42 - 6 * at) & 63
-        made = made << 4 | box[(six & 32 | (six & 1) << 4) | six >> 1 & 15]
-    return _permuted(made, 32, _P)
+        result = result << 4 | box[(six & 32 | (six & 1) << 4) | six >> 1 & 15]
+    return _permuted(result, 32, _P)

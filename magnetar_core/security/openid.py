@@ -69,11 +69,11 @@ def parse_keys(data: bytes, where: str) -> Keys:
         if not isinstance(entry, dict) or entry.get("use", "sig") != "sig":
             continue
         try:
-            made = key_of(jwt.PyJWK.from_json(json.dumps(entry)).key, where)
+            key = key_of(jwt.PyJWK.from_json(json.dumps(entry)).key, where)
         except (jwt.PyJWTError, ConfigurationError, ValueError, TypeError, KeyError):
             continue  # of a kind that is not known here, weak, or a secret (rule 2)
-        if made is not None:
-            keys[str(entry.get("kid", ""))] = made
+        if key is not None:
+            keys[str(entry.get("kid", ""))] = key
     return keys
 
 

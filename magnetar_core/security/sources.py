@@ -5,7 +5,9 @@ A value that cannot be read is not quoted in the error: it may be the secret its
 
 import base64
 import binascii
+import contextlib
 import os
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 from urllib.parse import unquote_to_bytes, urlsplit
@@ -52,6 +54,16 @@ def path_in(text: str) -> str | None:
         return text if os.path.exists(text) else None
     except ValueError:
         return None
+
+
+def open_to_others(paths: Iterable[str]) -> list[str]:
+    """Those files that users who are neither owner nor of the file's group may read, in order."""
+    readable = []
+    for path in sorted({os.path.abspath(path) for path in paths}):
+        with contextlib.suppress(OSError):
+            if os.stat(path).st_mode & 0o004 and all(folder.stat().st_mode & 0o001 for folder in Path(path).parents):
+                readable.append(path)
+    return readable
 
 
 def _data(text: str, setting: str) -> bytes:

@@ -99,11 +99,11 @@ def public_key(data: bytes, algorithm: str | None, setting: str) -> TokenKey:
     except (ValueError, UnsupportedAlgorithm):
         raise ConfigurationError(f"{setting}: it is no public key, neither DER nor PEM") from None
     fits = algorithm in (None, *(_RSA if isinstance(key, RSAPublicKey) else _CURVES.values()))
-    made = key_of(key, setting) if fits else None
-    if made is None:
+    signing_key = key_of(key, setting) if fits else None
+    if signing_key is None:
         kind = f"tokenPublicAlg={algorithm} needs" if algorithm else "signs tokens"
         raise ConfigurationError(f"{setting}: the key is not of the kind that {kind}")
-    return made
+    return signing_key
 
 
 def key_of(key: Any, where: str) -> TokenKey | None:

@@ -85,7 +85,7 @@ _logs: dict[int, ClientLog] = {}
 
 def client_log() -> ClientLog:
     """The log of this process."""
-    made = _logs.get(os.getpid())
-    if made is None:
-        made = _logs[os.getpid()] = ClientLog()
-    return made
+    client_log = _logs.get(os.getpid())
+    if client_log is None:
+        client_log = _logs[os.getpid()] = ClientLog()
+    return client_log

@@ -39,39 +39,49 @@ class MessageId:
     @staticmethod
     def parse(text: str) -> "MessageId":
         """The id that `str` wrote; also ledger:entry alone, and what Pulsar's clients print: Java's
-        ledger:entry:partition[:batch index], Python's (ledger,entry,partition,batch index). Raises ValueError."""
+        ledger:entry:partition[:batch index], Python's (ledger,entry,partition,batch index). Raises TypeError,
+        ValueError."""
+        if not isinstance(text, str):
+            raise TypeError(f"a message id is {type(text).__name__}; `parse` takes the str that `str(id)` gave")
         if not _PRINTED.fullmatch(text):
             raise ValueError(
                 f"{text!r} is not a message id; expected ledger:entry:partition[:batch index[:batch size]]"
             )
-        made = MessageId(*map(int, text.strip("()").replace(",", ":").split(":")))
+        message_id = MessageId(*map(int, text.strip("()").replace(",", ":").split(":")))
         ends = ((-1, -1), (_LATEST, _LATEST))
-        if (made.ledger_id, made.entry_id) not in ends and (made.ledger_id < 0 or made.entry_id < -1):
+        if (message_id.ledger_id, message_id.entry_id) not in ends and (
+            message_id.ledger_id < 0 or message_id.entry_id < -1
+        ):
             raise ValueError(f"{text!r} is not a message id: ledgers and entries are not negative")
-        return made
+        return message_id
 
     def to_bytes(self) -> bytes:
         """As `MessageId.serialize` of Pulsar's clients."""
         from magnetar_core.topics.message_ids_pb2 import SerializedMessageId
 
-        made = SerializedMessageId(ledger_id=self.ledger_id % 2**64, entry_id=self.entry_id % 2**64)
+        message_id = SerializedMessageId(ledger_id=self.ledger_id % 2**64, entry_id=self.entry_id % 2**64)
         if self.partition >= 0:
-            made.partition = self.partition
+            message_id.partition = self.partition
         if self.batch_index >= 0:
-            made.batch_index, made.batch_size = self.batch_index, self.batch_size
-        return made.SerializeToString()
+            message_id.batch_index, message_id.batch_size = self.batch_index, self.batch_size
+        return message_id.SerializeToString()
 
     @staticmethod
     def from_bytes(data: bytes) -> "MessageId":
-        """What `to_bytes`, or a client of Pulsar, wrote. Raises ValueError."""
+        """What `to_bytes`, or a client of Pulsar, wrote. Raises TypeError, ValueError."""
         from google.protobuf.message import DecodeError
 
         from magnetar_core.topics.message_ids_pb2 import SerializedMessageId
 
+        takes = "`from_bytes` takes what `to_bytes` gave, or `serialize` of a Pulsar client"
+        if not isinstance(data, bytes):
+            raise TypeError(f"a message id is {type(data).__name__}; {takes}")
         try:
             parsed = SerializedMessageId.FromString(data)
-        except DecodeError as error:
-            raise ValueError(f"{data[:40]!r} is not a message id: {error}") from None
+        except DecodeError:
+            parsed = SerializedMessageId()
+        if not parsed.IsInitialized():
+            raise ValueError(f"{data[:40]!r} is not a message id; {takes}")
         return MessageId(
             _signed(parsed.ledger_id), _signed(parsed.entry_id), parsed.partition, parsed.batch_index, parsed.batch_size
         )

@@ -116,17 +116,31 @@ class GetTopicResponse(_message.Message):
 
 class PublishRequest(_message.Message):
     __slots__ = ("open", "first_sequence_id", "messages")
+    class Access(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+        __slots__ = ()
+        SHARED: _ClassVar[PublishRequest.Access]
+        EXCLUSIVE: _ClassVar[PublishRequest.Access]
+        WAIT_FOR_EXCLUSIVE: _ClassVar[PublishRequest.Access]
+        EXCLUSIVE_WITH_FENCING: _ClassVar[PublishRequest.Access]
+    SHARED: PublishRequest.Access
+    EXCLUSIVE: PublishRequest.Access
+    WAIT_FOR_EXCLUSIVE: PublishRequest.Access
+    EXCLUSIVE_WITH_FENCING: PublishRequest.Access
     class Open(_message.Message):
-        __slots__ = ("topic", "producer_name", "schema", "mix_keys")
+        __slots__ = ("topic", "producer_name", "schema", "mix_keys", "access", "topic_epoch")
         TOPIC_FIELD_NUMBER: _ClassVar[int]
         PRODUCER_NAME_FIELD_NUMBER: _ClassVar[int]
         SCHEMA_FIELD_NUMBER: _ClassVar[int]
         MIX_KEYS_FIELD_NUMBER: _ClassVar[int]
+        ACCESS_FIELD_NUMBER: _ClassVar[int]
+        TOPIC_EPOCH_FIELD_NUMBER: _ClassVar[int]
         topic: str
         producer_name: str
         schema: Schema
         mix_keys: bool
-        def __init__(self, topic: _Optional[str] = ..., producer_name: _Optional[str] = ..., schema: _Optional[_Union[Schema, _Mapping]] = ..., mix_keys: bool = ...) -> None: ...
+        access: PublishRequest.Access
+        topic_epoch: int
+        def __init__(self, topic: _Optional[str] = ..., producer_name: _Optional[str] = ..., schema: _Optional[_Union[Schema, _Mapping]] = ..., mix_keys: bool = ..., access: _Optional[_Union[PublishRequest.Access, str]] = ..., topic_epoch: _Optional[int] = ...) -> None: ...
     OPEN_FIELD_NUMBER: _ClassVar[int]
     FIRST_SEQUENCE_ID_FIELD_NUMBER: _ClassVar[int]
     MESSAGES_FIELD_NUMBER: _ClassVar[int]
@@ -136,16 +150,20 @@ class PublishRequest(_message.Message):
     def __init__(self, open: _Optional[_Union[PublishRequest.Open, _Mapping]] = ..., first_sequence_id: _Optional[int] = ..., messages: _Optional[_Iterable[_Union[Message, _Mapping]]] = ...) -> None: ...
 
 class PublishResponse(_message.Message):
-    __slots__ = ("opened", "receipts", "refusals")
+    __slots__ = ("opened", "receipts", "refusals", "partitions")
     class Opened(_message.Message):
-        __slots__ = ("producer_name", "last_sequence_id", "max_message_bytes")
+        __slots__ = ("producer_name", "last_sequence_id", "max_message_bytes", "topic_epoch", "is_waiting")
         PRODUCER_NAME_FIELD_NUMBER: _ClassVar[int]
         LAST_SEQUENCE_ID_FIELD_NUMBER: _ClassVar[int]
         MAX_MESSAGE_BYTES_FIELD_NUMBER: _ClassVar[int]
+        TOPIC_EPOCH_FIELD_NUMBER: _ClassVar[int]
+        IS_WAITING_FIELD_NUMBER: _ClassVar[int]
         producer_name: str
         last_sequence_id: int
         max_message_bytes: int
-        def __init__(self, producer_name: _Optional[str] = ..., last_sequence_id: _Optional[int] = ..., max_message_bytes: _Optional[int] = ...) -> None: ...
+        topic_epoch: int
+        is_waiting: bool
+        def __init__(self, producer_name: _Optional[str] = ..., last_sequence_id: _Optional[int] = ..., max_message_bytes: _Optional[int] = ..., topic_epoch: _Optional[int] = ..., is_waiting: bool = ...) -> None: ...
     class Receipt(_message.Message):
         __slots__ = ("first_sequence_id", "count", "first_id")
         FIRST_SEQUENCE_ID_FIELD_NUMBER: _ClassVar[int]
@@ -167,13 +185,15 @@ class PublishResponse(_message.Message):
     OPENED_FIELD_NUMBER: _ClassVar[int]
     RECEIPTS_FIELD_NUMBER: _ClassVar[int]
     REFUSALS_FIELD_NUMBER: _ClassVar[int]
+    PARTITIONS_FIELD_NUMBER: _ClassVar[int]
     opened: PublishResponse.Opened
     receipts: _containers.RepeatedCompositeFieldContainer[PublishResponse.Receipt]
     refusals: _containers.RepeatedCompositeFieldContainer[PublishResponse.Refusal]
-    def __init__(self, opened: _Optional[_Union[PublishResponse.Opened, _Mapping]] = ..., receipts: _Optional[_Iterable[_Union[PublishResponse.Receipt, _Mapping]]] = ..., refusals: _Optional[_Iterable[_Union[PublishResponse.Refusal, _Mapping]]] = ...) -> None: ...
+    partitions: int
+    def __init__(self, opened: _Optional[_Union[PublishResponse.Opened, _Mapping]] = ..., receipts: _Optional[_Iterable[_Union[PublishResponse.Receipt, _Mapping]]] = ..., refusals: _Optional[_Iterable[_Union[PublishResponse.Refusal, _Mapping]]] = ..., partitions: _Optional[int] = ...) -> None: ...
 
 class ConsumeRequest(_message.Message):
-    __slots__ = ("open", "permits", "acks", "cumulative_ack", "nack", "seek", "unsubscribe", "request_id")
+    __slots__ = ("open", "permits", "acks", "cumulative_ack", "nack", "seek", "unsubscribe", "leaving", "ack_runs", "request_id")
     class HashRange(_message.Message):
         __slots__ = ("start", "end")
         START_FIELD_NUMBER: _ClassVar[int]
@@ -182,7 +202,7 @@ class ConsumeRequest(_message.Message):
         end: int
         def __init__(self, start: _Optional[int] = ..., end: _Optional[int] = ...) -> None: ...
     class Open(_message.Message):
-        __slots__ = ("topic", "subscription", "type", "consumer_name", "from_earliest", "is_reader", "start_id", "start_inclusive", "sticky_ranges", "allow_out_of_order", "priority", "schema", "read_compacted")
+        __slots__ = ("topic", "subscription", "type", "consumer_name", "from_earliest", "is_reader", "start_id", "start_inclusive", "sticky_ranges", "allow_out_of_order", "priority", "schema", "read_compacted", "must_exist")
         TOPIC_FIELD_NUMBER: _ClassVar[int]
         SUBSCRIPTION_FIELD_NUMBER: _ClassVar[int]
         TYPE_FIELD_NUMBER: _ClassVar[int]
@@ -196,6 +216,7 @@ class ConsumeRequest(_message.Message):
         PRIORITY_FIELD_NUMBER: _ClassVar[int]
         SCHEMA_FIELD_NUMBER: _ClassVar[int]
         READ_COMPACTED_FIELD_NUMBER: _ClassVar[int]
+        MUST_EXIST_FIELD_NUMBER: _ClassVar[int]
         topic: str
         subscription: str
         type: SubscriptionType
@@ -209,7 +230,8 @@ class ConsumeRequest(_message.Message):
         priority: int
         schema: Schema
         read_compacted: bool
-        def __init__(self, topic: _Optional[str] = ..., subscription: _Optional[str] = ..., type: _Optional[_Union[SubscriptionType, str]] = ..., consumer_name: _Optional[str] = ..., from_earliest: bool = ..., is_reader: bool = ..., start_id: _Optional[_Union[MessageId, _Mapping]] = ..., start_inclusive: bool = ..., sticky_ranges: _Optional[_Iterable[_Union[ConsumeRequest.HashRange, _Mapping]]] = ..., allow_out_of_order: bool = ..., priority: _Optional[int] = ..., schema: _Optional[_Union[Schema, _Mapping]] = ..., read_compacted: bool = ...) -> None: ...
+        must_exist: bool
+        def __init__(self, topic: _Optional[str] = ..., subscription: _Optional[str] = ..., type: _Optional[_Union[SubscriptionType, str]] = ..., consumer_name: _Optional[str] = ..., from_earliest: bool = ..., is_reader: bool = ..., start_id: _Optional[_Union[MessageId, _Mapping]] = ..., start_inclusive: bool = ..., sticky_ranges: _Optional[_Iterable[_Union[ConsumeRequest.HashRange, _Mapping]]] = ..., allow_out_of_order: bool = ..., priority: _Optional[int] = ..., schema: _Optional[_Union[Schema, _Mapping]] = ..., read_compacted: bool = ..., must_exist: bool = ...) -> None: ...
     class Nack(_message.Message):
         __slots__ = ("ids", "delay_ms")
         IDS_FIELD_NUMBER: _ClassVar[int]
@@ -226,6 +248,13 @@ class ConsumeRequest(_message.Message):
         time_ms: int
         to_end: bool
         def __init__(self, id: _Optional[_Union[MessageId, _Mapping]] = ..., time_ms: _Optional[int] = ..., to_end: bool = ...) -> None: ...
+    class Run(_message.Message):
+        __slots__ = ("first", "last")
+        FIRST_FIELD_NUMBER: _ClassVar[int]
+        LAST_FIELD_NUMBER: _ClassVar[int]
+        first: MessageId
+        last: int
+        def __init__(self, first: _Optional[_Union[MessageId, _Mapping]] = ..., last: _Optional[int] = ...) -> None: ...
     OPEN_FIELD_NUMBER: _ClassVar[int]
     PERMITS_FIELD_NUMBER: _ClassVar[int]
     ACKS_FIELD_NUMBER: _ClassVar[int]
@@ -233,6 +262,8 @@ class ConsumeRequest(_message.Message):
     NACK_FIELD_NUMBER: _ClassVar[int]
     SEEK_FIELD_NUMBER: _ClassVar[int]
     UNSUBSCRIBE_FIELD_NUMBER: _ClassVar[int]
+    LEAVING_FIELD_NUMBER: _ClassVar[int]
+    ACK_RUNS_FIELD_NUMBER: _ClassVar[int]
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     open: ConsumeRequest.Open
     permits: int
@@ -241,11 +272,13 @@ class ConsumeRequest(_message.Message):
     nack: ConsumeRequest.Nack
     seek: ConsumeRequest.Seek
     unsubscribe: bool
+    leaving: bool
+    ack_runs: _containers.RepeatedCompositeFieldContainer[ConsumeRequest.Run]
     request_id: int
-    def __init__(self, open: _Optional[_Union[ConsumeRequest.Open, _Mapping]] = ..., permits: _Optional[int] = ..., acks: _Optional[_Iterable[_Union[MessageId, _Mapping]]] = ..., cumulative_ack: _Optional[_Union[MessageId, _Mapping]] = ..., nack: _Optional[_Union[ConsumeRequest.Nack, _Mapping]] = ..., seek: _Optional[_Union[ConsumeRequest.Seek, _Mapping]] = ..., unsubscribe: bool = ..., request_id: _Optional[int] = ...) -> None: ...
+    def __init__(self, open: _Optional[_Union[ConsumeRequest.Open, _Mapping]] = ..., permits: _Optional[int] = ..., acks: _Optional[_Iterable[_Union[MessageId, _Mapping]]] = ..., cumulative_ack: _Optional[_Union[MessageId, _Mapping]] = ..., nack: _Optional[_Union[ConsumeRequest.Nack, _Mapping]] = ..., seek: _Optional[_Union[ConsumeRequest.Seek, _Mapping]] = ..., unsubscribe: bool = ..., leaving: bool = ..., ack_runs: _Optional[_Iterable[_Union[ConsumeRequest.Run, _Mapping]]] = ..., request_id: _Optional[int] = ...) -> None: ...
 
 class ConsumeResponse(_message.Message):
-    __slots__ = ("opened", "deliveries", "rewound", "done", "error")
+    __slots__ = ("opened", "deliveries", "rewound", "done", "error", "partitions")
     class Opened(_message.Message):
         __slots__ = ("consumer_name", "last_id")
         CONSUMER_NAME_FIELD_NUMBER: _ClassVar[int]
@@ -284,12 +317,14 @@ class ConsumeResponse(_message.Message):
     REWOUND_FIELD_NUMBER: _ClassVar[int]
     DONE_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
+    PARTITIONS_FIELD_NUMBER: _ClassVar[int]
     opened: ConsumeResponse.Opened
     deliveries: _containers.RepeatedCompositeFieldContainer[ConsumeResponse.Delivery]
     rewound: ConsumeResponse.Rewound
     done: int
     error: str
-    def __init__(self, opened: _Optional[_Union[ConsumeResponse.Opened, _Mapping]] = ..., deliveries: _Optional[_Iterable[_Union[ConsumeResponse.Delivery, _Mapping]]] = ..., rewound: _Optional[_Union[ConsumeResponse.Rewound, _Mapping]] = ..., done: _Optional[int] = ..., error: _Optional[str] = ...) -> None: ...
+    partitions: int
+    def __init__(self, opened: _Optional[_Union[ConsumeResponse.Opened, _Mapping]] = ..., deliveries: _Optional[_Iterable[_Union[ConsumeResponse.Delivery, _Mapping]]] = ..., rewound: _Optional[_Union[ConsumeResponse.Rewound, _Mapping]] = ..., done: _Optional[int] = ..., error: _Optional[str] = ..., partitions: _Optional[int] = ...) -> None: ...
 
 class GetLastMessageIdRequest(_message.Message):
     __slots__ = ("topic", "read_compacted")
@@ -300,10 +335,12 @@ class GetLastMessageIdRequest(_message.Message):
     def __init__(self, topic: _Optional[str] = ..., read_compacted: bool = ...) -> None: ...
 
 class GetLastMessageIdResponse(_message.Message):
-    __slots__ = ("id",)
+    __slots__ = ("id", "partitions")
     ID_FIELD_NUMBER: _ClassVar[int]
+    PARTITIONS_FIELD_NUMBER: _ClassVar[int]
     id: MessageId
-    def __init__(self, id: _Optional[_Union[MessageId, _Mapping]] = ...) -> None: ...
+    partitions: int
+    def __init__(self, id: _Optional[_Union[MessageId, _Mapping]] = ..., partitions: _Optional[int] = ...) -> None: ...
 
 class CreateTopicRequest(_message.Message):
     __slots__ = ("topic", "partitions")
@@ -350,6 +387,24 @@ class ListTopicsResponse(_message.Message):
     TOPICS_FIELD_NUMBER: _ClassVar[int]
     topics: _containers.RepeatedScalarFieldContainer[str]
     def __init__(self, topics: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class WatchTopicsRequest(_message.Message):
+    __slots__ = ("namespace", "pattern")
+    NAMESPACE_FIELD_NUMBER: _ClassVar[int]
+    PATTERN_FIELD_NUMBER: _ClassVar[int]
+    namespace: str
+    pattern: str
+    def __init__(self, namespace: _Optional[str] = ..., pattern: _Optional[str] = ...) -> None: ...
+
+class WatchTopicsResponse(_message.Message):
+    __slots__ = ("new_topics", "deleted_topics", "more")
+    NEW_TOPICS_FIELD_NUMBER: _ClassVar[int]
+    DELETED_TOPICS_FIELD_NUMBER: _ClassVar[int]
+    MORE_FIELD_NUMBER: _ClassVar[int]
+    new_topics: _containers.RepeatedScalarFieldContainer[str]
+    deleted_topics: _containers.RepeatedScalarFieldContainer[str]
+    more: bool
+    def __init__(self, new_topics: _Optional[_Iterable[str]] = ..., deleted_topics: _Optional[_Iterable[str]] = ..., more: bool = ...) -> None: ...
 
 class GetTopicStatsRequest(_message.Message):
     __slots__ = ("topic",)

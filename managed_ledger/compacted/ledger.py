@@ -11,14 +11,14 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from magnetar_core.bookkeeper.client.client import BookKeeper
-from magnetar_core.bookkeeper.client.errors import BookKeeperError
+from magnetar_core.bookkeeper.client.errors import BookKeeperError, NoSuchLedger
 from magnetar_core.bookkeeper.client.reading.read_handle import LedgerReadHandle
 from magnetar_core.bookkeeper.client.write_handle import LedgerWriteHandle
 from magnetar_core.bookkeeper.wire.entry import DigestType
 from magnetar_core.runtime.types import Corruption
 from managed_ledger.compacted.entry import compacted_to, decode, encode
 from managed_ledger.config import ManagedLedgerConfig
-from managed_ledger.errors import StorageUnavailable
+from managed_ledger.errors import DataLost, StorageUnavailable
 from managed_ledger.position import Position
 from managed_ledger.reading.reading import Entry
 
@@ -27,7 +27,7 @@ _WRITE_AHEAD_BYTES: Final = 4 * 1024 * 1024
 
 # Positions that a reader remembers of a ledger, so that the search for a start reads few entries: a search looks at
 # some 20 of a million.
-_KNOWN_MAX: Final = 1_000
+_POSITIONS_MAX: Final = 1_000
 
 
 class CompactedLedger:
@@ -36,7 +36,8 @@ class CompactedLedger:
     def __init__(self, name: str, handle: LedgerReadHandle) -> None:
         self._name = name
         self._handle = handle
-        self._known: dict[int, Position] = {}
+        self._positions: dict[int, Position] = {}
+        """By the number of an entry here: where it stands in the topic."""
 
     @property
     def ledger_id(self) -> int:
@@ -88,12 +89,13 @@ class CompactedLedger:
         return low
 
     async def _position_at(self, index: int) -> Position:
-        position = self._known.get(index)
+        position = self._positions.get(index)
         if position is None:
             position = (await self._read(index, 1, 1))[0].position
         return position
 
     async def _read(self, first: int, count: int, max_bytes: int) -> list[Entry]:
+        """Entries from number *first* of this ledger on, one at least, with the ids that they have in the topic."""
         try:
             stored = await self._handle.read_batch(first, count, max_bytes)
             entries = []
@@ -102,8 +104,8 @@ class CompactedLedger:
                 entries.append(Entry(position.ledger_id, position.entry_id, data))
         except (BookKeeperError, Corruption) as error:
             raise StorageUnavailable(f"{self._name}: its compacted ledger {self.ledger_id}: {error}") from error
-        if len(self._known) < _KNOWN_MAX:
-            self._known[first] = entries[0].position
+        if len(self._positions) < _POSITIONS_MAX:
+            self._positions[first] = entries[0].position
         return entries
 
     async def close(self) -> None:
@@ -153,8 +155,12 @@ class CompactedWriter:
         await self._handle.abandon()
 
 
+_WAY_OUT: Final = " (with autoSkipNonRecoverableData=true a compaction begins with what the topic itself still has)"
+
+
 class CompactedLedgers:
-    """Makes, opens and deletes the compacted ledgers of one topic. All coroutines raise StorageUnavailable."""
+    """Makes, opens and deletes the compacted ledgers of one topic. All coroutines raise StorageUnavailable; `open` the
+    kind of it that is DataLost, for a ledger that is gone."""
 
     def __init__(self, name: str, bookkeeper: BookKeeper, config: ManagedLedgerConfig) -> None:
         self._name = name
@@ -164,6 +170,10 @@ class CompactedLedgers:
     async def open(self, ledger_id: int) -> CompactedLedger:
         try:
             return CompactedLedger(self._name, await self._bookkeeper.open_ledger(ledger_id, recovery=False))
+        except NoSuchLedger as error:
+            raise DataLost(
+                f"{self._name}: its compacted ledger {ledger_id} is gone{_WAY_OUT}", ledger_id, None
+            ) from error
         except (BookKeeperError, Corruption) as error:
             raise StorageUnavailable(
                 f"{self._name}: its compacted ledger {ledger_id} cannot be opened: {error}"

@@ -15,10 +15,13 @@ Rules:
    A former owner may have its cursor ledger fenced and still hold the newest version of the node.
 5. A former owner that checked before the takeover may write its node after the new owner has read it. That state is
    older: while the topic's record is ours, the node is overwritten, and a ledger that only it named is deleted.
+6. A ledger that is being begun when the topic is lost, or the caller is cancelled, is named or deleted: nobody else
+   knows of it. So its beginning comes to an end also when nobody waits for it any more.
 
 (As Apache's `ManagedCursorImpl`.)
 """
 
+import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
@@ -36,11 +39,13 @@ from managed_ledger.config import ManagedLedgerConfig
 from managed_ledger.errors import (
     CursorExists,
     CursorNotFound,
+    ManagedLedgerClosed,
     ManagedLedgerFenced,
     MetadataWentBack,
     RecordInDoubt,
     StorageUnavailable,
 )
+from managed_ledger.ledgers.delayed_buckets import INTERNAL_PREFIX, delete_buckets
 from managed_ledger.ledgers.holdings import NOTHING_KNOWN
 from managed_ledger.position import Position
 from managed_ledger.records.pulsar_records import (
@@ -128,6 +133,11 @@ class CursorStore:
         self._handle_since = 0.0
         # Ledgers that the node may name, as far as is known. Nearly always none.
         self._in_doubt: tuple[int, ...] = ()
+        self._undeleted: dict[int, None] = {}
+        """Ledgers that nothing refers to and that could not be deleted: tried again with the next one."""
+        self._beginning: asyncio.Task[None] | None = None
+        """A ledger is being begun; maybe nobody waits for it."""
+        self._is_abandoned = False
         self.ledger_id = NO_LEDGER
         self.counts = CursorCounts()
         self.switched_ms = clock.wall_ms()
@@ -207,7 +217,9 @@ class CursorStore:
                   "(managedLedgerForceRecovery): %s", self._cursor, self._topic, ledger_id, error)  # fmt: skip
 
     async def persist(self, snapshot: CursorSnapshot) -> None:
-        """Store *snapshot*; on return it survives. Raises ManagedLedgerFenced, StorageUnavailable."""
+        """Store *snapshot*; on return it survives. Raises ManagedLedgerFenced, ManagedLedgerClosed (it was abandoned
+        meanwhile), StorageUnavailable."""
+        await self._until_begun()
         snapshot, state = self._state_of(snapshot)
         if self._handle is not None and not self._is_used_up(self._handle):
             try:
@@ -219,8 +231,10 @@ class CursorStore:
                 log.warning("cursor %s of %s: writing to ledger %s failed (%s); beginning another one",
                             self._cursor, self._topic, self.ledger_id, error)  # fmt: skip
         await self._check_owner()
+        self._beginning = asyncio.ensure_future(self._begin_ledger(snapshot, state))
+        self._beginning.add_done_callback(self._begun)
         try:
-            await self._begin_ledger(snapshot, state)
+            await asyncio.shield(self._beginning)  # rule 6
         except BookKeeperError as error:
             self.counts.ledger_failures += 1
             log.warning("cursor %s of %s: no ledger for it (%s); its state goes into its node",
@@ -229,7 +243,7 @@ class CursorStore:
         await self._check_owner()  # an owner that took over since the first check has read the node before this write
 
     def _state_of(self, snapshot: CursorSnapshot) -> tuple[CursorSnapshot, bytes]:
-        """What of *snapshot* fits into an entry of a cursor ledger, and the entry."""
+        """What of *snapshot* fits into an entry of a cursor ledger, and the entry. The rest is delivered again."""
         snapshot = self._what_fits(snapshot, self._config.cursor_ranges_max, BATCHES_BYTES)
         while True:
             state = position_info(
@@ -248,14 +262,17 @@ class CursorStore:
         self.counts.written_bytes += len(state)
 
     async def set_texts(self, texts: Mapping[str, str], snapshot: CursorSnapshot) -> None:
-        """Replace the properties that are texts, which stand in the node.
+        """Replace the properties that are texts, which stand in the node. Those that belong to brokers stay.
 
         *snapshot* is the state at this moment, which the node then has as well (as a lower bound beside a ledger).
         Raises ManagedLedgerFenced, StorageUnavailable.
         """
+        await self._until_begun()
         snapshot = self._in_node(snapshot)
         await self._check_owner()
-        former, self.string_properties = self.string_properties, dict(texts)
+        former = self.string_properties
+        kept = {name: text for name, text in former.items() if name.startswith(INTERNAL_PREFIX)}
+        self.string_properties = {**texts, **kept}
         try:
             await self._write_node(snapshot, self.ledger_id, whole=self.ledger_id == NO_LEDGER)
         except BaseException:
@@ -269,8 +286,19 @@ class CursorStore:
             or age_s > self._config.cursor_ledger_age_max_s
         )
 
+    def _begun(self, task: asyncio.Task[None]) -> None:
+        self._beginning = None
+        if not task.cancelled():
+            task.exception()  # retrieved: the caller may have been cancelled
+
+    async def _until_begun(self) -> None:
+        """Wait for what a caller has begun that was cancelled."""
+        if self._beginning is not None:
+            await asyncio.wait([self._beginning])
+
     async def _begin_ledger(self, snapshot: CursorSnapshot, state: bytes) -> None:
-        """Raises BookKeeperError (there is no new ledger), ManagedLedgerFenced, StorageUnavailable."""
+        """Raises BookKeeperError (there is no new ledger), ManagedLedgerFenced, ManagedLedgerClosed,
+        StorageUnavailable."""
         former = self.ledger_id
         await self.release()
         handle = await self._bookkeeper.create_ledger(
@@ -288,23 +316,36 @@ class CursorStore:
             ),
         )
         try:
+            self._check_not_abandoned()
             await handle.add(state)
+            self._check_not_abandoned()
             await self._write_node(snapshot, handle.ledger_id, whole=False)
         except RecordInDoubt:
             await handle.abandon()
             self._in_doubt += (handle.ledger_id,)  # the node may name it: it stays until the node is known again (I57)
             raise
-        except (BookKeeperError, ManagedLedgerFenced, StorageUnavailable):
+        except (BookKeeperError, ManagedLedgerFenced, ManagedLedgerClosed, StorageUnavailable):
             await handle.abandon()
             await self._drop(handle.ledger_id)
             raise
         assert self._handle is None, "one state of a cursor is stored at a time"
         self._count_written(state)
-        self._handle = handle
+        if self._is_abandoned:
+            await handle.abandon()
+        else:
+            self._handle = handle
         self._handle_since = self._clock.monotonic()
         self.switched_ms = self._clock.wall_ms()
         if former != NO_LEDGER:
             await self._drop(former)
+
+    def _check_not_abandoned(self) -> None:
+        if self._is_abandoned:
+            raise ManagedLedgerClosed(f"cursor {self._cursor} of {self._topic} is closed")
+
+    def abandon(self) -> None:
+        """Begin nothing more: the topic is another one's."""
+        self._is_abandoned = True
 
     async def release(self) -> None:
         """Give up the handle of the cursor ledger; nothing is written to it any more."""
@@ -314,6 +355,7 @@ class CursorStore:
 
     async def close(self, snapshot: CursorSnapshot) -> None:
         """Store the state in the node, so that the next owner need not recover a ledger (a large one: in a ledger)."""
+        await self._until_begun()
         snapshot = self._what_fits(snapshot, self._config.cursor_ranges_max, BATCHES_BYTES)
         if snapshot != self._in_node(snapshot):
             await self.persist(snapshot)
@@ -349,11 +391,26 @@ class CursorStore:
             await self._drop(former)
 
     async def delete(self) -> None:
-        """Remove the cursor: its node first, then its ledger. Raises ManagedLedgerFenced, StorageUnavailable."""
+        """Remove the cursor: its node first, then its ledger. Raises ManagedLedgerFenced, StorageUnavailable.
+
+        What only its properties name goes before the node, after which nothing would know of it.
+        """
+        await self._until_begun()
+        await self._delete_buckets()
         stray = await self._change_node(self._record.delete) | {*self._in_doubt}
         await self.release()
-        for ledger_id in stray | ({self.ledger_id} - {NO_LEDGER}):
+        for ledger_id in stray | self._undeleted.keys() | ({self.ledger_id} - {NO_LEDGER}):
             await self._drop(ledger_id)
+
+    async def _delete_buckets(self) -> None:
+        if not self.string_properties:
+            return
+        await self._check_owner()
+        try:
+            await delete_buckets(self._bookkeeper, self._topic, self.string_properties)
+        except BookKeeperError as error:
+            what = f"cannot delete what cursor {self._cursor} of {self._topic} keeps of delayed messages"
+            raise StorageUnavailable(f"{what}: {error}") from error
 
     async def _write_node(self, snapshot: CursorSnapshot, ledger_id: int, *, whole: bool) -> None:
         """Raises ManagedLedgerFenced, StorageUnavailable."""
@@ -416,13 +473,16 @@ class CursorStore:
         return encode_record(info, self._config.cursor_compression, self._config.cursor_compression_bytes)
 
     async def _drop(self, ledger_id: int) -> None:
-        """Delete a ledger that nothing refers to any more; a failure leaves garbage, not damage."""
-        try:
-            await self._bookkeeper.delete_ledger(ledger_id)
-        except NoSuchLedger:
-            pass
-        except BookKeeperError as error:
-            log.warning("ledger %s of cursor %s could not be deleted: %s", ledger_id, self._cursor, error)
+        """Delete a ledger that nothing refers to any more; one that could not be deleted goes with the next."""
+        going, self._undeleted = [*self._undeleted, ledger_id], {}
+        for each in going:
+            try:
+                await self._bookkeeper.delete_ledger(each)
+            except NoSuchLedger:
+                pass
+            except BookKeeperError as error:
+                self._undeleted[each] = None
+                log.warning("ledger %s of cursor %s is not deleted yet: %s", each, self._cursor, error)
 
 
 def snapshot_of(position: Position, info: PositionInfo | ManagedCursorInfo) -> CursorSnapshot:

@@ -20,6 +20,7 @@ from managed_ledger.compacted.entry import COMPACTION_CURSOR
 from managed_ledger.cursors.cursor import CursorState, stored_place
 from managed_ledger.cursors.cursor_store import CursorCounts, CursorSnapshot, CursorStore
 from managed_ledger.errors import DataLost, ManagedLedgerClosed, ManagedLedgerError, ManagedLedgerFenced
+from managed_ledger.ledger_list import LedgerList
 from managed_ledger.position import EARLIEST, LATEST, Position
 from managed_ledger.reading.read_ahead import AheadBudget, ReadAhead
 from managed_ledger.reading.reading import Entry, Reading
@@ -36,6 +37,7 @@ class CursorLedger(Protocol):
     """What a cursor needs of its managed ledger."""
 
     name: str
+    ledgers: LedgerList
 
     @property
     def record_lock(self) -> asyncio.Lock:
@@ -43,18 +45,9 @@ class CursorLedger(Protocol):
         ...
 
     @property
-    def last_confirmed(self) -> Position: ...
-
-    @property
     def is_compacted(self) -> bool:
         """Whether a compacted ledger may have entries of ledgers that were trimmed."""
         ...
-
-    def next_position(self, position: Position) -> Position: ...
-
-    def previous_position(self, position: Position) -> Position: ...
-
-    def entries_between(self, after: Position, up_to: Position) -> int: ...
 
     async def may_pass_over(self, lost: DataLost) -> bool:
         """Whether entries that are lost count as acknowledged; a lost ledger does then for all durable cursors.
@@ -103,21 +96,21 @@ class ManagedCursor:
         mark_delete_interval_s: float,
         ahead_budget: AheadBudget,
     ) -> None:
-        """*ahead_budget*: what it may read ahead, together with other cursors."""
+        """*store* None: not durable. *ahead_budget*: limits the bytes that all cursors together read ahead."""
         self._ledger = ledger
         self._reading = reading
         self._ahead_budget = ahead_budget
         self._ahead: ReadAhead | None = None
-        """None: everything that was read came from memory."""
+        """None until a read has to wait for the disk or a bookie: reads from memory need no read-ahead."""
         self.name = name
         self._state = state
         self._clock = clock
         self._store = store
         self._interval_s = mark_delete_interval_s
-        self._persisted_version = state.version
+        self._persisted_version = state.version  # -1: it is not known what is stored
         self.persisted_mark_delete_position = state.mark_delete_position
-        self._last_persist_s = float("-inf")
-        self._retry_s = 0.0
+        self._last_persist_s = float("-inf")  # monotonic; the first change is stored without a wait
+        self._retry_s = 0.0  # pause after a failure; 0: the last write succeeded
         self._timer: Timer | None = None
         self._writing = asyncio.Lock()
         self._reads_valid = 0  # grows at a rewind or reset; cold reads that began before return nothing
@@ -203,9 +196,9 @@ class ManagedCursor:
 
     def stats(self) -> dict[str, Any]:
         """What Pulsar's `internalStats` shows of a cursor, but for what its subscription knows; times in ms."""
-        between = self._ledger.entries_between
+        between = self._ledger.ledgers.entries_between
         return {
-            "markDeletePosition": str(max(self.mark_delete_position, self._ledger.previous_position(EARLIEST))),
+            "markDeletePosition": str(max(self.mark_delete_position, self._ledger.ledgers.previous_position(EARLIEST))),
             "readPosition": str(self.read_position),
             "messagesConsumedCounter": between(EARLIEST, self.mark_delete_position),
             "cursorLedger": self.ledger_id,
@@ -420,8 +413,8 @@ class ManagedCursor:
 
     def _fixed(self, position: Position) -> Position:
         """*position*, or the place where the next entry will be: which may come while this is stored."""
-        if position == LATEST or position > self._ledger.last_confirmed:
-            return self._ledger.next_position(self._ledger.last_confirmed)
+        if position == LATEST or position > self._ledger.ledgers.last_confirmed:
+            return self._ledger.ledgers.next_position(self._ledger.ledgers.last_confirmed)
         return position
 
     def ledgers_changed(self) -> None:
@@ -508,7 +501,7 @@ class ManagedCursor:
     ) -> CursorSnapshot:
         place: Mapping[str, int] = {}
         if self._keeps_trimmed:
-            position, place = stored_place(position, self._ledger.previous_position(EARLIEST))
+            position, place = stored_place(position, self._ledger.ledgers.previous_position(EARLIEST))
         return CursorSnapshot(position, ranges, batches, {**self._state.properties, **place})
 
     async def close(self) -> None:
@@ -528,6 +521,8 @@ class ManagedCursor:
         self._drop_ahead()
         self.is_closed = True
         self._reads_valid += 1
+        if self._store is not None:
+            self._store.abandon()
 
     async def release(self) -> None:
         """As `abandon`, and give up the cursor ledger."""

@@ -81,8 +81,8 @@ class LedgerLifecycle:
         """Fence and close the last ledger, which a former owner may still be writing to. Raises StorageUnavailable,
         ManagedLedgerFenced.
 
-        *known*: records of open ledgers that were read before (`BookKeeper.open_ledger`). Its length is noted in the
-        list; the next write of the record stores it (rule 2).
+        How many entries and bytes the ledger has is noted in the list; the next write of the record stores it (rule 2).
+        *known*: records of open ledgers that were read before (`BookKeeper.open_ledger`).
         """
         infos = list(self._ledgers)
         if not infos:

@@ -11,8 +11,8 @@ from typing import Final
 
 from magnetar_core.bookkeeper.metadata.stores.store import MetadataError, MetadataStore
 from magnetar_core.runtime.data.json_text import parse_json
+from magnetar_core.topics.topic_name import TopicName, TopicNameError
 from managed_ledger.errors import ShadowTopic, StorageUnavailable
-from managed_ledger.topic_name import TopicName, TopicNameError
 
 SHADOW_SOURCE: Final = "PULSAR.SHADOW_SOURCE"
 

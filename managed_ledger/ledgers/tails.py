@@ -157,11 +157,11 @@ class Tails:
         ended = ManagedLedgerInfo.LedgerInfo(
             ledgerId=ledger_id, entries=metadata.last_entry_id + 1, size=metadata.length, timestamp=now_ms
         )
-        made = ManagedLedgerInfo.LedgerInfo(ledgerId=new_id, entries=entries, size=length, timestamp=now_ms)
+        ledger = ManagedLedgerInfo.LedgerInfo(ledgerId=new_id, entries=entries, size=length, timestamp=now_ms)
         async with record.lock:
             before = [info for info in record.ledgers if info.ledgerId != ledger_id]
             try:
-                await record.write([*before, *([ended] if ended.entries else []), made])
+                await record.write([*before, *([ended] if ended.entries else []), ledger])
             except RecordInDoubt:
                 raise  # the record may name it (I57)
             except ManagedLedgerError:

@@ -2,9 +2,7 @@
 
 from typing import Final
 
-from magnetar_core.topics.topic_name import decode, encode
-
-__all__ = ["ROOT", "cursor_path", "decode", "encode", "ledger_path"]
+from magnetar_core.topics.topic_name import encode
 
 ROOT: Final = "/managed-ledgers"
 

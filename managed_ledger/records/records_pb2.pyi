@@ -293,3 +293,48 @@ class SchemaInfo(_message.Message):
     deleted: bool
     props: _containers.RepeatedCompositeFieldContainer[SchemaInfo.KeyValuePair]
     def __init__(self, schema_id: _Optional[str] = ..., user: _Optional[str] = ..., type: _Optional[_Union[SchemaInfo.SchemaType, str]] = ..., schema: _Optional[bytes] = ..., timestamp: _Optional[int] = ..., deleted: bool = ..., props: _Optional[_Iterable[_Union[SchemaInfo.KeyValuePair, _Mapping]]] = ...) -> None: ...
+
+class PendingAckMetadataEntry(_message.Message):
+    __slots__ = ("pending_ack_op", "ack_type", "txnid_least_bits", "txnid_most_bits", "pending_ack_metadata")
+    class PendingAckOp(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+        __slots__ = ()
+        ACK: _ClassVar[PendingAckMetadataEntry.PendingAckOp]
+        COMMIT: _ClassVar[PendingAckMetadataEntry.PendingAckOp]
+        ABORT: _ClassVar[PendingAckMetadataEntry.PendingAckOp]
+    ACK: PendingAckMetadataEntry.PendingAckOp
+    COMMIT: PendingAckMetadataEntry.PendingAckOp
+    ABORT: PendingAckMetadataEntry.PendingAckOp
+    class AckType(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+        __slots__ = ()
+        Individual: _ClassVar[PendingAckMetadataEntry.AckType]
+        Cumulative: _ClassVar[PendingAckMetadataEntry.AckType]
+    Individual: PendingAckMetadataEntry.AckType
+    Cumulative: PendingAckMetadataEntry.AckType
+    class PendingAckMetadata(_message.Message):
+        __slots__ = ("ledgerId", "entryId", "ack_set", "batch_size")
+        LEDGERID_FIELD_NUMBER: _ClassVar[int]
+        ENTRYID_FIELD_NUMBER: _ClassVar[int]
+        ACK_SET_FIELD_NUMBER: _ClassVar[int]
+        BATCH_SIZE_FIELD_NUMBER: _ClassVar[int]
+        ledgerId: int
+        entryId: int
+        ack_set: _containers.RepeatedScalarFieldContainer[int]
+        batch_size: int
+        def __init__(self, ledgerId: _Optional[int] = ..., entryId: _Optional[int] = ..., ack_set: _Optional[_Iterable[int]] = ..., batch_size: _Optional[int] = ...) -> None: ...
+    PENDING_ACK_OP_FIELD_NUMBER: _ClassVar[int]
+    ACK_TYPE_FIELD_NUMBER: _ClassVar[int]
+    TXNID_LEAST_BITS_FIELD_NUMBER: _ClassVar[int]
+    TXNID_MOST_BITS_FIELD_NUMBER: _ClassVar[int]
+    PENDING_ACK_METADATA_FIELD_NUMBER: _ClassVar[int]
+    pending_ack_op: PendingAckMetadataEntry.PendingAckOp
+    ack_type: PendingAckMetadataEntry.AckType
+    txnid_least_bits: int
+    txnid_most_bits: int
+    pending_ack_metadata: _containers.RepeatedCompositeFieldContainer[PendingAckMetadataEntry.PendingAckMetadata]
+    def __init__(self, pending_ack_op: _Optional[_Union[PendingAckMetadataEntry.PendingAckOp, str]] = ..., ack_type: _Optional[_Union[PendingAckMetadataEntry.AckType, str]] = ..., txnid_least_bits: _Optional[int] = ..., txnid_most_bits: _Optional[int] = ..., pending_ack_metadata: _Optional[_Iterable[_Union[PendingAckMetadataEntry.PendingAckMetadata, _Mapping]]] = ...) -> None: ...
+
+class BatchedPendingAckMetadataEntry(_message.Message):
+    __slots__ = ("pending_ack_logs",)
+    PENDING_ACK_LOGS_FIELD_NUMBER: _ClassVar[int]
+    pending_ack_logs: _containers.RepeatedCompositeFieldContainer[PendingAckMetadataEntry]
+    def __init__(self, pending_ack_logs: _Optional[_Iterable[_Union[PendingAckMetadataEntry, _Mapping]]] = ...) -> None: ...

@@ -98,18 +98,18 @@ def json_of(data: bytes) -> Any:
     if len(data) > DEFINITION_BYTES_MAX:
         raise InvalidSchema(f"has {len(data)} bytes; a definition has {DEFINITION_BYTES_MAX} at most")
     try:
-        made = parse_json(data)
+        definition = parse_json(data)
     except ValueError as error:
         raise InvalidSchema(f"is not valid JSON: {error}") from None
-    if not isinstance(made, dict | list | str):
+    if not isinstance(definition, dict | list | str):
         raise InvalidSchema("is not an Avro schema")
-    return made
+    return definition
 
 
 def of_json(schema: Any) -> AvroType:
     """The schema that JSON stands for. Raises InvalidSchema."""
     try:
-        return _Parser(schema).made
+        return _Parser(schema).root
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         if isinstance(error, InvalidSchema):
             raise
@@ -126,7 +126,7 @@ class _Parser:
         self._named: dict[int, AvroType] = {}
         """The types with names, by the identity of the JSON object that defines each."""
         self._collect(schema, "", 0)
-        self.made = self._build(schema, "")
+        self.root = self._build(schema, "")
 
     def _collect(self, schema: Any, namespace: str, depth: int) -> None:
         if depth > DEPTH_MAX:
@@ -143,15 +143,16 @@ class _Parser:
                 self._collect(schema["items" if kind == "array" else "values"], namespace, depth + 1)
             elif isinstance(kind, str) and kind in _NAMED:
                 full = _full_name(str(schema.get("name", "")), str(schema.get("namespace", namespace)))
-                made = self._named[id(schema)] = AvroType(kind, full)
-                self._full.setdefault(full, made)
-                self._short.setdefault(full.rpartition(".")[2], made)
+                named = self._named[id(schema)] = AvroType(kind, full)
+                self._full.setdefault(full, named)
+                self._short.setdefault(full.rpartition(".")[2], named)
                 for definition in schema["fields"] if kind in RECORDS else ():
                     self._collect(definition["type"], full.rpartition(".")[0], depth + 1)
             elif not isinstance(kind, str):
                 self._collect(kind, namespace, depth + 1)
 
     def _build(self, schema: Any, namespace: str) -> AvroType:
+        """The type that *schema* defines or names. Types with names are those of `_collect`, completed here."""
         if isinstance(schema, str):
             return self._reference(schema, namespace)
         if isinstance(schema, list):
@@ -165,27 +166,27 @@ class _Parser:
         if not isinstance(kind, str):
             return self._build(kind, namespace)
         if kind in ("array", "map"):
-            held = schema["items" if kind == "array" else "values"]
-            return AvroType(kind, parts=[self._build(held, namespace)])
+            element = schema["items" if kind == "array" else "values"]
+            return AvroType(kind, parts=[self._build(element, namespace)])
         if kind not in _NAMED:
             return self._reference(kind, namespace)
-        made = self._named[id(schema)]
+        named = self._named[id(schema)]
         if kind in RECORDS:
-            within = made.name.rpartition(".")[0]
-            fields = (self._field(definition, within) for definition in schema["fields"])
-            made.fields = {member.name: member for member in fields}
-            if len(made.fields) < len(schema["fields"]):
+            inner_namespace = named.name.rpartition(".")[0]
+            fields = (self._field(definition, inner_namespace) for definition in schema["fields"])
+            named.fields = {member.name: member for member in fields}
+            if len(named.fields) < len(schema["fields"]):
                 raise InvalidSchema("has the same field twice in a record")
         elif kind == "enum":
-            made.symbols = tuple(map(str, schema["symbols"]))
-            made.default = None if schema.get("default") is None else str(schema["default"])
-            if len(set(made.symbols)) < len(made.symbols):
+            named.symbols = tuple(map(str, schema["symbols"]))
+            named.default = None if schema.get("default") is None else str(schema["default"])
+            if len(set(named.symbols)) < len(named.symbols):
                 raise InvalidSchema("has the same symbol twice in an enum")
-            if made.default is not None and made.default not in made.symbols:
+            if named.default is not None and named.default not in named.symbols:
                 raise InvalidSchema("has an enum whose default is none of its symbols")
         else:
-            made.size = int(schema["size"])
-        return made
+            named.size = int(schema["size"])
+        return named
 
     def _field(self, definition: Any, namespace: str) -> Field:
         return Field(
@@ -303,17 +304,25 @@ def _record_step(reader: AvroType, writer: AvroType) -> _Step:
     # Records are matched by their fields: the library that Pulsar uses ignores their names.
     problems: list[str] = []
     needs: list[tuple[str, _Pair]] = []
-    for reader_field in reader.fields.values():
-        # Aliases of a field belong to a record of that name.
-        aliases = reader_field.aliases if reader.name == writer.name else ()
-        names = (reader_field.name, *aliases)
-        match = next((writer.fields[name] for name in names if name in writer.fields), None)
+    # Aliases belong to a record of that name. They give the writer's fields other names before fields are matched, also
+    # where the reader has a field of the former name (`Schema.applyAliases`, Avro 1.11.4 to 1.12.2).
+    aliases = (
+        {alias: member.name for member in reader.fields.values() for alias in member.aliases}
+        if reader.name == writer.name
+        else {}
+    )
+    written: dict[str, Field] = {}
+    for member in writer.fields.values():
+        name = aliases.get(member.name, member.name)
+        if name in written:
+            problems.append(f".{name[:_SHOWN_CHARS]}: by its aliases it is several fields of the writer")
+        written[name] = member
+    for member in reader.fields.values():
+        match = written.get(member.name)
         if match is not None:
-            needs.append((f".{reader_field.name}", (reader_field.type, match.type)))
-        elif not reader_field.has_default:
-            problems.append(
-                f".{reader_field.name[:_SHOWN_CHARS]}: the writer does not have this field and it has no default"
-            )
+            needs.append((f".{member.name}", (member.type, match.type)))
+        elif not member.has_default:
+            problems.append(f".{member.name[:_SHOWN_CHARS]}: the writer does not have this field and it has no default")
     return _Step(tuple(problems), needs)
 
 

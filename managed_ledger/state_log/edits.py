@@ -24,7 +24,7 @@ So a leader that has nothing to write writes a marker.
 import struct
 from typing import Final, NamedTuple, TypeAlias
 
-from magnetar_core.runtime.types import MIB, NEWER, Buffer, Corruption
+from magnetar_core.runtime.types import MIB, START_NEWER, Buffer, Corruption
 from managed_ledger.state_log.errors import EditRefused
 
 VERSION: Final = 1
@@ -108,7 +108,7 @@ def decode(data: Buffer, place: str) -> Record:
         raise Corruption(f"{place}: {len(view)} bytes are no entry of a state log")
     version, kind = _START.unpack_from(view)
     if version != VERSION:
-        raise Corruption(f"{place}: version {version} of the format, expected {VERSION}; {NEWER}")
+        raise Corruption(f"{place}: version {version} of the format, expected {VERSION}; {START_NEWER}")
     sizes = {_KIND_HEADER: _HEADER.size, _KIND_EDIT: _EDIT.size, _KIND_MARKER: _MARKER.size}
     if kind not in sizes:
         raise Corruption(f"{place}: kind {kind}, expected one of {sorted(sizes)}")

@@ -330,8 +330,10 @@ class Leading:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        waiting = [(one.done, one.record.token if isinstance(one.record, Edit) else None) for one in self._written]
-        waiting += [(one.done, one.token) for one in self._queue]
+        waiting = [
+            (entry.done, entry.record.token if isinstance(entry.record, Edit) else None) for entry in self._written
+        ]
+        waiting += [(entry.done, entry.token) for entry in self._queue]
         waiting.append((self._next_barrier, None))
         self._written.clear()
         self._queue.clear()

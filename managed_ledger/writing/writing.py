@@ -266,6 +266,7 @@ class Writing:
         since_s = self._clock.monotonic()
         deadline = since_s + self.config.append_timeout_s
         pause = GrowingPause(RETRY_FIRST_S, RETRY_LAST_S)
+        is_said = False
         while True:
             try:
                 self._appending.check_not_ended()
@@ -282,7 +283,9 @@ class Writing:
                 if self._clock.monotonic() + wait_s > deadline:
                     self._give_up(error)
                     return
-                log.warning("%s; trying again", error)
+                if not is_said:  # once: it is the same of all topics
+                    log.warning("%s; trying again for %g s", error, self.config.append_timeout_s)
+                    is_said = True
                 await self._clock.sleep(wait_s)
             except ManagedLedgerClosed:
                 return

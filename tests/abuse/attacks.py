@@ -31,9 +31,9 @@ from magnetar_core.bookkeeper.wire import codec_v3 as v3
 from magnetar_core.runtime.types import MIB
 from magnetar_core.security.tokens import sign
 from magnetar_core.topics import topics_pb2 as api
+from magnetar_core.topics.topic_name import TopicName
 from managed_ledger.messages import compress, encode_entry
 from managed_ledger.messages_pb2 import LZ4, ZLIB, ZSTD, KeyValue, MessageMetadata, SingleMessageMetadata
-from managed_ledger.topic_name import TopicName
 from tests.abuse import adversaries
 from tests.abuse.actions import opening, owner, publishing, rest
 from tests.abuse.driving import ANSWER_S, COUNT

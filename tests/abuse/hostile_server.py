@@ -192,6 +192,7 @@ _ANSWERS: Final[dict[str, Any]] = {
     "CreateTopic": api.CreateTopicResponse, "ListTopics": api.ListTopicsResponse,
     "ListBrokers": api.ListBrokersResponse, "GetTopicStats": api.GetTopicStatsResponse,
     "DeleteTopic": api.DeleteTopicResponse, "GetSchema": api.GetSchemaResponse,
+    "WatchTopics": api.WatchTopicsResponse,
 }  # fmt: skip
 _KNOWN: Final[inputs.Known] = {
     "partitions": lambda rng: rng.choice([0, 0, 1, 3, -1, 2**31 - 1]),
@@ -241,7 +242,7 @@ class HostileGrpc:
             if rng.random() < 0.1:
                 codes = [code for code in grpc.StatusCode if code is not grpc.StatusCode.OK]
                 await context.abort(rng.choice(codes), rng.choice(["", "x", "\u001b[2J", "y" * 3_000]))
-            is_stream = method in ("Publish", "Consume")
+            is_stream = method in ("Publish", "Consume", "WatchTopics")
             for number in range(rng.choice([0, 1, 3]) if is_stream and rng.random() < 0.5 else 1):
                 if number:
                     await anext(aiter(requests), None)

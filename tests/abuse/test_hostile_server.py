@@ -24,6 +24,7 @@ from broker.admin.owners import Owners
 from magnetar.cli.main import main
 from magnetar.client.access import Access
 from magnetar.client.async_client import AsyncClient
+from magnetar.client.base.options import ProducerAccess
 from magnetar.client.errors import TopicError
 from magnetar_core.security.tls.issuing import new_authority, new_server
 from tests.abuse import hostile_server
@@ -120,7 +121,7 @@ async def hostile(trap: Listener) -> AsyncIterator[HostileGrpc]:
 
 async def use(rng: random.Random, client: AsyncClient) -> None:
     """One thing that a program does."""
-    kind = rng.randrange(7)
+    kind = rng.randrange(9)
     if kind == 0:
         await client.topics.list()
     elif kind == 1:
@@ -135,6 +136,12 @@ async def use(rng: random.Random, client: AsyncClient) -> None:
         async with client.consumer("t", "s") as consumer:
             message = await consumer.receive(0.5)
             consumer.ack(message)
+    elif kind == 6:
+        access: ProducerAccess = rng.choice(["exclusive", "wait_for_exclusive"])
+        await client.producer("t", access=access, send_timeout_s=1).send(b"x")
+    elif kind == 7:
+        async with client.consumer(subscription="s", pattern="t.*") as consumer:
+            consumer.ack(await consumer.receive(0.5))
     else:
         async with client.reader("t") as reader:
             await reader.receive(0.5)

@@ -141,7 +141,7 @@ async def test_what_lies_beyond_the_end_is_refused_and_changes_nothing(
     with pytest.raises(InvalidPosition, match="beyond the end"):
         cursor.mark_delete(beyond)
     with pytest.raises(InvalidPosition, match="beyond the end"):
-        ledger.check_within(beyond)
+        ledger.ledgers.check_within(beyond)
     with pytest.raises(InvalidPosition):
         cursor.mark_delete(LATEST)
     with pytest.raises(InvalidPosition):

@@ -151,10 +151,11 @@ async def main(directory, kept):
         for ledger_id in mine:
             if ledger_id % 10 == 0:
                 print("kept", ledger_id, flush=True)
-        bookie.operations.flush()
+        bookie.parts.checkpointer.flush()
         for _ in range(3):
-            bookie.operations.trigger_gc(force_major=True)
-            status = await bookie.operations.gc_settled()
+            bookie.parts.collector.trigger(force_major=True)
+            await bookie.parts.collector.settled()
+            status = bookie.parts.collector.status()
             assert status.failed is None, status.failed
             assert not status.damaged_logs, status.damaged_logs
         print("compacted", status.compacted_logs, flush=True)

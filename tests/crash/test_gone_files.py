@@ -139,8 +139,8 @@ class Place:
             wire = await Wire.connect(bookie)
             answers = {key: await wire.read(*key) for key in self.entries}
             lacking = {key: answer for key, answer in answers.items() if answer != self.entries[key]}
-            lost = bookie.operations.lost_logs_status()
-            is_told = bool(lost.logs) or bookie.operations.integrity_status().is_needed
+            lost = bookie.parts.lost_logs.status()
+            is_told = bool(lost.logs) or bookie.parts.integrity.status().is_needed
             for key, answer in lacking.items():
                 assert answer in (EIO, EUNKNOWN) or is_told, f"{key} is answered with {answer!r}, and nothing is said"
             assert await wire.add(stored_entry(FENCED, 0)) == EFENCED

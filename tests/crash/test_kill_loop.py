@@ -68,7 +68,7 @@ async def main(directory, first, count):
     print(bookie.address[1], flush=True)
     while True:
         await asyncio.sleep(0.05)
-        status = bookie.operations.gc_status()
+        status = bookie.parts.collector.status()
         assert status.failed is None, status.failed
         assert not status.damaged_logs, status.damaged_logs
         with open(directory + "/counts", "w") as file:

@@ -843,7 +843,7 @@ async def test_r_b31_what_was_taken_from_the_socket_cannot_change_any_more() -> 
         other = stored_entry(2, 0, b"second")
         assert (await third.ask_v3(bookie_requests.add_request(1, 2, 0, KEY, other))).status == 0
         for ledger_id, sent in ((1, entry), (2, other)):
-            kept = bookie.server.cache.get(ledger_id, 0)
+            kept = bookie.server.write_cache.get(ledger_id, 0)
             assert type(kept) is bytes
             assert kept == sent
 

@@ -110,6 +110,8 @@ class _Subscription:
     """Received, not acknowledged."""
     is_clean: bool = True
     """What comes next comes in order, and to the only consumer."""
+    schema: str | None = None
+    """Of all its consumers: which of several gets a message, and can decode it, is a race."""
 
     @property
     def path(self) -> str:
@@ -292,9 +294,12 @@ class _Draw:
         if self.chance(0.15):
             kind = self.one_of(KINDS)
         consumer = self.new("c")
+        schema = self.maybe(self.has_schemas * 0.7, *SCHEMAS)
+        if not subscription.consumers:
+            subscription.schema = schema
         self.add(
             consumer, "subscribe", topic=topic.name, subscription=name, kind=kind, initial=initial,
-            schema=self.maybe(self.has_schemas * 0.7, *SCHEMAS), batch_index=self.maybe(0.5, True),
+            schema=subscription.schema, batch_index=self.maybe(0.5, True),
             inclusive=self.maybe(0.3, True), compacted=self.maybe(0.1, True), queue=self.maybe(0.15, 1, 3),
         )  # fmt: skip
         if subscription.consumers and (kind != subscription.kind or kind == "Exclusive"):
@@ -469,7 +474,8 @@ class _Draw:
                 offer(3.0, self.acknowledge, subscription)
                 if subscription.kind not in ALONE or not subscription.waiting:
                     offer(0.8, self.refuse, subscription)
-                offer(0.5, self.redeliver, subscription)
+                if not subscription.waiting:  # else it is a race which messages the broker has sent
+                    offer(0.5, self.redeliver, subscription)
             if len(subscription.consumers) == 1:
                 offer(0.7, self.seek, subscription)
             offer(0.2, self.unsubscribe, subscription)

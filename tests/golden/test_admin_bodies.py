@@ -11,9 +11,9 @@ from typing import Any, Final
 import pulsar
 import pytest
 
+from magnetar_core.topics.topic_name import TopicName
 from managed_ledger.records.records_pb2 import SchemaEntry, SchemaInfo
 from managed_ledger.schemas.compatibility import Schema, SchemaType, Strategy
-from managed_ledger.topic_name import TopicName
 from tests.support.vectors import b64, load, names
 from tests.unit.broker.admin.admin_world import AdminWorld, Answer, Side
 from tests.unit.broker.test_official_client import EARLIEST, QUIET
@@ -149,7 +149,9 @@ class Replay:
 
     def _ledger_of_top(self) -> int:
         """The ledger that has the number 131 in the recorded cluster."""
-        return self.side.broker.topics[TopicName.parse("persistent://t1/n1/top")].ledger.last_confirmed.ledger_id
+        return self.side.broker.topics[
+            TopicName.parse("persistent://t1/n1/top")
+        ].ledger.ledgers.last_confirmed.ledger_id
 
     async def call(self, number: int) -> tuple[Any, Answer]:
         """(recorded answer, ours), with our addresses written as those of the recorded broker."""

@@ -22,6 +22,8 @@ def shown(answer: Answer, ledger_id: int) -> dict[str, Any]:
         found["json"] = answer.json
     except ValueError:
         found["text"] = answer.text
+    if isinstance(body := found.get("json"), dict):
+        assert not body.pop("markerMessages", 0), "4.2.4 began to count them, and none is here"
     same_found: dict[str, Any] = same(found, ledger_id)
     return same_found
 

@@ -9,7 +9,7 @@ import pytest
 from broker.admin.numbers.metrics import broker_samples
 from broker.topic.compaction.compactor import CompactionStatus
 from magnetar_core.runtime.observe import Sample, Summary
-from managed_ledger.topic_name import TopicName
+from magnetar_core.topics.topic_name import TopicName
 from tests.support.golden import DECODES, Report, golden, text
 from tests.support.waiting import eventually
 from tests.unit.broker.admin.admin_world import AdminWorld

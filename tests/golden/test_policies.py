@@ -19,10 +19,10 @@ from broker.policies.topic.events import (
 )
 from broker.policies.topic.nodes import node_of, read_node
 from broker.settings.dynamic import DYNAMIC
+from magnetar_core.topics.topic_name import TopicName
 from managed_ledger.messages import Message, messages_of
 from managed_ledger.messages_pb2 import MessageMetadata
 from managed_ledger.schemas.avro import parse
-from managed_ledger.topic_name import TopicName
 from tests.support.golden import DECODES, ENCODES, REPLAYS, Report, b64, golden, load, rows
 from tests.support.policy_calls import Step, made
 from tests.unit.broker.admin.admin_world import AdminWorld, Answer, Side

@@ -10,7 +10,8 @@ from connectors.spark.task.entries import open_entry
 from managed_ledger.config import ManagedLedgerConfig
 from managed_ledger.errors import TransactionalTopic
 from managed_ledger.factory import ManagedLedgerFactory
-from managed_ledger.transactions import SNAPSHOT_TOPICS
+from managed_ledger.transactions.pending_acks import records_in
+from managed_ledger.transactions.snapshots import SNAPSHOT_TOPICS
 from tests.support.fake_bookies import FakeCluster, fake_cluster
 from tests.support.golden import DECODES, REFUSES, Report, b64, golden, rows
 
@@ -28,9 +29,9 @@ async def written(cluster: FakeCluster, entries: list[dict[str, Any]]) -> None:
         ledger = await factory.open(name)
         for entry in entries:
             if entry["managed_ledger"] == name:
-                before = ledger.last_confirmed
+                before = ledger.ledgers.last_confirmed
                 ledger.append([b64(entry["data"])], [None])
-                while ledger.last_confirmed == before:
+                while ledger.ledgers.last_confirmed == before:
                     await asyncio.sleep(0)
 
 
@@ -78,3 +79,24 @@ def test_spark_gives_no_row_of_a_transaction(report: Report) -> None:
             outcomes["marker" if opened is None else "row"] += 1
     with report.row("all"):
         assert min(outcomes[kind] for kind in ("refused", "marker", "row")) > 3, outcomes
+
+
+@golden("pending_acks/*.jsonl", how={DECODES}, compared="place, kind and transaction of each ack; how each ended")
+def test_acknowledgements_in_transactions_are_what_the_client_did(report: Report) -> None:
+    entries = [row for row in rows(report.vector) if "data" in row]
+    done = [row for row in rows(report.vector) if "op" in row]
+    acks, ends = list[tuple[str, str, str]](), dict[str, str]()
+    for entry in entries:
+        (record,) = records_in(b64(entry["data"]))
+        transaction = f"{record.txnid_most_bits}:{record.txnid_least_bits}"
+        if record.pending_ack_op != record.ACK:
+            ends[transaction] = "commit" if record.pending_ack_op == record.COMMIT else "abort"
+            continue
+        kind = "ack" if record.ack_type == record.Individual else "ackCumulative"
+        acks += [(kind, f"{ack.ledgerId}:{ack.entryId}:-1", transaction) for ack in record.pending_ack_metadata]
+    for number, row in enumerate(done):
+        with report.row(number):
+            assert acks[number] == (row["op"], row["id"], row["txn"])
+            assert ends.get(row["txn"], "open") == row["fate"]
+    with report.row("all"):
+        assert len(acks) == len(done) > 10

@@ -27,9 +27,15 @@ def cluster(tmp_path: Path) -> Iterator[MixedCluster]:
 
 
 def owner_of(broker: Server, topic: str) -> str:
-    """The broker that serves *topic*, as *broker* says."""
+    """The broker that serves *topic*, as *broker* says; empty while one of Apache's wants to own what the other one is
+    just taking (LockBusyException, 500)."""
     path = topic.replace("://", "/")
-    return str(http_json(f"{broker.admin_url}/lookup/v2/topic/{path}", timeout_s=30.0)["brokerUrl"])
+    try:
+        return str(http_json(f"{broker.admin_url}/lookup/v2/topic/{path}", timeout_s=30.0)["brokerUrl"])
+    except urllib.error.HTTPError as error:
+        if broker.brand == "apache" and error.code == 500:
+            return ""
+        raise
 
 
 def at_owner(brokers: list[Server], method: str, path: str) -> None:
@@ -84,7 +90,7 @@ def test_both_split_and_move_the_same_bundles(cluster: MixedCluster, cell: Cell,
             at_owner(both, "PUT", f"{NS}/{text}/unload?destinationBroker={broker_id}")
             # Asked at the leader first: where that is Apache's, it alone knows the destination.
             until(lambda wanted=destination.service_url: owner_of(leader, inside) == wanted, "it has moved", 30.0)  # type: ignore[misc]
-            assert owner_of(leader, inside) == owner_of(other, inside)
+            until(lambda: "" != owner_of(leader, inside) == owner_of(other, inside), "both know where it is", 30.0)
             exchange(client, consumers, f"moved to {destination.name}".encode())
         at_owner(both, "PUT", f"{NS}/{text}/split?unload=true")
         until(lambda: len(bundles(leader)) == 5 and bundles(leader) == bundles(other), "both know the bundles", 30.0)

@@ -4,6 +4,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
+import pytest
+from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from tests.support.mixed_cluster import compile_java, run_java
@@ -16,12 +18,14 @@ HERE: Final = Path(__file__).parent
 Cell = Callable[[str, str], None]
 
 
-def test_what_javas_client_encrypts_is_decrypted(cell: Cell, tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", ["RSA", "elliptic curve"])
+def test_what_javas_client_encrypts_is_decrypted(cell: Cell, tmp_path: Path, kind: str) -> None:
     cell("messages that Java's client encrypted, in the Spark source", "our standalone")
     classes = compile_java([HERE / "java" / "Encrypted.java"], tmp_path / "classes")
-    folder = written(private_key(), tmp_path / "keys" / "job.pem").parent
+    private = private_key() if kind == "RSA" else ec.generate_private_key(ec.SECP256R1())
+    folder = written(private, tmp_path / "keys" / "job.pem").parent
     public = tmp_path / "public.pem"
-    public.write_bytes(private_key().public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo))
+    public.write_bytes(private.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo))
     with Standalone(tmp_path / "data") as standalone:
         run_java(tmp_path, classes, "Encrypted", standalone.service_url, "secrets", str(public))
         options = {

@@ -15,7 +15,7 @@ from magnetar_core.bookkeeper.client.config import ClientConfig
 from magnetar_core.bookkeeper.metadata.stores.url import open_store
 from magnetar_core.runtime.clock import LoopClock
 from tests.support.go_programs import build_go
-from tests.support.mixed_cluster import MixedCluster, compile_java, http_json
+from tests.support.mixed_cluster import LINE, MixedCluster, compile_java, http_json
 from tests.support.processes import client_of
 
 HERE: Final = Path(__file__).parent
@@ -194,9 +194,10 @@ def test_pulsar_perf(cluster: MixedCluster, cell: Cell) -> None:
 
 @pytest.mark.smoke
 def test_java_client(cluster: MixedCluster, cell: Cell, tmp_path: Path) -> None:
+    """The client of the line whose servers run; of 5.0 its API of 4, too."""
     cell("the official Java client", "our broker")
-    classes = compile_java([HERE / "java" / "Tour.java"], tmp_path / "classes")
-    said = cluster.java(classes, "Tour", cluster.of("broker")[0].service_url)
+    classes = compile_java([HERE / "java" / "Tour.java"], tmp_path / "classes", line=LINE)
+    said = cluster.java(classes, "Tour", cluster.of("broker")[0].service_url, line=LINE)
     assert said.rstrip().endswith("END"), said[-3000:]
     assert said.count("HELD ") == 25
 
@@ -204,8 +205,8 @@ def test_java_client(cluster: MixedCluster, cell: Cell, tmp_path: Path) -> None:
 def test_java_client_that_wants_transactions_is_refused(cluster: MixedCluster, cell: Cell, tmp_path: Path) -> None:
     """`build()` must throw at once; the client must not retry for ever."""
     cell("the official Java client", "our broker")
-    classes = compile_java([HERE / "java" / "Transactions.java"], tmp_path / "classes")
-    said = cluster.java(classes, "Transactions", cluster.of("broker")[0].service_url)
+    classes = compile_java([HERE / "java" / "Transactions.java"], tmp_path / "classes", line=LINE)
+    said = cluster.java(classes, "Transactions", cluster.of("broker")[0].service_url, line=LINE)
     assert "Transactions are not enabled." in said, said[-3000:]
     assert said.count("REFUSED") == 2
     assert "BUILT" not in said

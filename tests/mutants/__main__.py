@@ -4,6 +4,8 @@
     python -m tests.mutants -k fence         those with `fence` in their name or place
     python -m tests.mutants --images 1500    against drawn crash images instead: what these find by themselves
     python -m tests.mutants --lives 20       against lives of whole clusters instead (`tests.simulation.stack`)
+    python -m tests.mutants --reach 25       which of so many lives come to its place; with --lives 9: and try it with
+                                             so many of those at most
     python -m tests.mutants --history        the mended faults of the history instead; also with --lives
     python -m tests.mutants --lot 30 --seed 7 --places bookie,broker/topic      thirty of them, drawn by lot
 
@@ -11,6 +13,7 @@ Prints a table; ends with 1 if a mutant survives, if its place is gone, or if a 
 """
 
 import argparse
+import contextlib
 import os
 import random
 import re
@@ -19,7 +22,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from queue import SimpleQueue
@@ -41,16 +44,20 @@ from tests.mutants import (
     shares,
     spark,
     state_log,
+    topic_clients,
 )
 from tests.mutants.catalogue import MUTANTS as BOOKIE_MUTANTS
 from tests.mutants.catalogue import Mutant
 from tests.mutants.history import HISTORY, hidden_by
+from tests.mutants.reach import LIVE, line_of, probed
+from tests.simulation.stack.__main__ import LIFE_S
 
 MUTANTS = (
     *BOOKIE_MUTANTS, *ledger_client.MUTANTS, *managed_ledger.MUTANTS, *broker.MUTANTS, *auto_recovery.MUTANTS,
     *policies.MUTANTS, *security.MUTANTS, *spark.MUTANTS, *state_log.MUTANTS, *older_metadata.MUTANTS,
     *backups.MUTANTS,
     *http.MUTANTS, *clients_bytes.MUTANTS, *shares.MUTANTS, *abuse.MUTANTS, *rights.MUTANTS,
+    *topic_clients.MUTANTS,
 )  # fmt: skip
 
 ROOT = Path(__file__).parent.parent.parent
@@ -87,12 +94,23 @@ class Outcome(NamedTuple):
     problem: str
 
 
+class Lived(NamedTuple):
+    """A life of a cluster."""
+
+    digest: str
+    error: str
+    """Empty: no rule was broken."""
+    reached: frozenset[int]
+    """Numbers of the places to which it came."""
+
+
 class Workshop:
     """A copy of the sources in which one mutant at a time lives."""
 
     def __init__(self, directory: Path, timeout_s: float) -> None:
         self.directory = directory
         self._timeout_s = timeout_s
+        self._written_s = 1_000_000_000
         for name in COPIED:
             source = ROOT / name
             if source.is_dir():
@@ -123,20 +141,70 @@ class Workshop:
         also: Sequence[Mutant] = (),
     ) -> Outcome:
         """*also*: others that are put in with it."""
+        try:
+            with self.mutated((mutant, *also)):
+                return self._try(mutant, arguments, environment)
+        except LookupError as error:
+            return Outcome(mutant, "", 0, str(error))
+
+    @contextlib.contextmanager
+    def mutated(self, mutants: Sequence[Mutant]) -> Iterator[None]:
+        """With *mutants* in the copy. LookupError if the place of one is gone."""
         originals: dict[Path, str] = {}
         try:
-            for each in (mutant, *also):
+            for each in mutants:
                 path = self.directory / each.path
                 text = path.read_text()
                 count = text.count(each.old)
                 if count != 1:
-                    return Outcome(mutant, "", 0, f"its place is {'gone' if count == 0 else f'there {count} times'}")
+                    raise LookupError(f"its place is {'gone' if count == 0 else f'there {count} times'}")
                 originals.setdefault(path, text)
-                path.write_text(text.replace(each.old, each.new))
-            return self._try(mutant, arguments, environment)
+                self._write(path, text.replace(each.old, each.new))
+            yield
         finally:
             for path, text in originals.items():
-                path.write_text(text)
+                self._write(path, text)
+
+    def reached(self, mutants: Sequence[Mutant], seeds: Sequence[int]) -> dict[int, Lived]:
+        """Live *seeds* without a mutant; which places of *mutants* they reach, by the number of the mutant."""
+        lines: dict[str, dict[int, int]] = {}
+        for number, mutant in enumerate(mutants):
+            line = line_of(mutant, (self.directory / mutant.path).read_text())
+            lines.setdefault(mutant.path, {})[number] = line
+        originals = {self.directory / path: (self.directory / path).read_text() for path in lines}
+        try:
+            for path in lines:
+                file = self.directory / path
+                self._write(file, probed(originals[file], lines[path]))
+            return self.live(seeds)
+        finally:
+            for file, text in originals.items():
+                self._write(file, text)
+
+    def live(self, seeds: Sequence[int]) -> dict[int, Lived]:
+        """The lives of *seeds*, up to the first that breaks a rule."""
+        try:
+            done = self._python(
+                "-c", LIVE, *map(str, seeds), timeout_s=LIFE_S * len(seeds), environment={"PYTHONHASHSEED": "0"}
+            )
+            printed, failure = done.stdout, done.stderr[-200:].replace("\n", " ") if done.returncode else ""
+        except subprocess.TimeoutExpired as expired:
+            printed, failure = (expired.stdout or b"").decode(), "it hangs"
+        lives: dict[int, Lived] = {}
+        for line in printed.splitlines():
+            fields = line.split("\t")
+            if len(fields) == 4:
+                seed, digest, error, numbers = fields
+                lives[int(seed)] = Lived(digest, error.removeprefix("-"), frozenset(map(int, numbers.split())))
+        if failure:
+            lives[seeds[len(lives)]] = Lived("", failure, frozenset())
+        return lives
+
+    def _write(self, path: Path, text: str) -> None:
+        """Each time with another time of change: what was compiled of the former text is not used for this one."""
+        path.write_text(text)
+        self._written_s += 1
+        os.utime(path, (self._written_s, self._written_s))
 
     def _try(self, mutant: Mutant, arguments: Sequence[str], environment: Mapping[str, str] | None) -> Outcome:
         """What the tests say of the copy as it is now."""
@@ -163,7 +231,8 @@ class Workshop:
             cwd=self.directory,
             env={
                 **os.environ,
-                "PYTHONDONTWRITEBYTECODE": "1",
+                "PYTHONDONTWRITEBYTECODE": "",
+                "PYTHONPYCACHEPREFIX": str(self.directory / "compiled"),
                 "PYTHONPATH": str(self.directory),
                 **(environment or {}),
             },
@@ -181,12 +250,54 @@ def healthy(workshop: Workshop, mutants: Sequence[Mutant]) -> str:
     return "" if code == 0 else text[-3000:]
 
 
+def try_lives(workshops: "SimpleQueue[Workshop]", mutants: Sequence[Mutant], options: argparse.Namespace) -> int:
+    """What lives of clusters find of *mutants*: each is tried with those only that come to its place, in the order of
+    their seeds. Prints for each: lives that come there, that were lived with it, of which something was another than
+    without it, and what was broken."""
+    workshop = workshops.get()
+    seeds = range(options.first, options.first + options.reach)
+    healthy_lives = workshop.reached(mutants, seeds)
+    workshops.put(workshop)
+    for seed, life in healthy_lives.items():
+        if life.error:
+            print(f"seed {seed} breaks a rule without any mutant: {life.error}")
+            return 1
+    width = max(len(mutant.name) for mutant in mutants)
+    print(f"{'mutant':{width}}  reached  lived  other  {'broken' if options.lives else 'seeds'}", flush=True)
+
+    def work(number: int) -> bool:
+        mutant = mutants[number]
+        reaching = [seed for seed, life in healthy_lives.items() if number in life.reached]
+        lived: dict[int, Lived] = {}
+        if reaching and options.lives:
+            workshop = workshops.get()
+            also = hidden_by(mutant) if options.history else ()
+            try:
+                with workshop.mutated((mutant, *also)):
+                    lived = workshop.live(reaching[: options.lives])
+            finally:
+                workshops.put(workshop)
+        others = sum(life.digest != healthy_lives[seed].digest for seed, life in lived.items())
+        broken = next((f"seed {seed}: {life.error[:110]}" for seed, life in lived.items() if life.error), "")
+        told = broken if options.lives else ",".join(map(str, reaching))
+        print(f"{mutant.name:{width}}  {len(reaching):7}  {len(lived):5}  {others:5}  {told}", flush=True)
+        return bool(broken)
+
+    with ThreadPoolExecutor(options.n) as pool:
+        broken = list(pool.map(work, range(len(mutants))))
+    reached = frozenset[int]().union(*(life.reached for life in healthy_lives.values()))
+    print(f"\n{len(reached)} of {len(mutants)} are reached by {len(healthy_lives)} lives; {sum(broken)} found")
+    return 0
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.mutants", description="Try the suite against mistakes.")
     parser.add_argument("-k", metavar="WORD", default="", help="only mutants with WORD in their name or place")
     parser.add_argument("-n", type=int, default=2, help="how many at a time (2)")
     parser.add_argument("--images", type=int, default=0, help="try so many drawn crash images instead of named tests")
     parser.add_argument("--lives", type=int, default=0, help="try so many lives of clusters instead of named tests")
+    parser.add_argument("--reach", type=int, default=0, help="live so many lives first, and try those that come there")
+    parser.add_argument("--first", type=int, default=0, help="the first seed of these lives (0)")
     parser.add_argument("--history", action="store_true", help="the mended faults of the history, and only these")
     parser.add_argument("--lot", type=int, default=0, help="only so many of them, drawn by lot")
     parser.add_argument("--seed", type=int, default=1, help="of the lot (1)")
@@ -210,6 +321,8 @@ def main() -> int:
         workshops: SimpleQueue[Workshop] = SimpleQueue()
         for number in range(options.n):
             workshops.put(Workshop(Path(temporary) / str(number), options.patience))
+        if options.reach:
+            return try_lives(workshops, mutants, options)
         if not options.images and not options.lives:
             workshop = workshops.get()
             problem = healthy(workshop, mutants)

@@ -106,6 +106,13 @@ MUTANTS: Final = (
         (*_MARKS, "-k", "nobody_waited_for"),
     ),
     Mutant(
+        "a worker tries all ledgers of others again whenever one lock changes",
+        "autorecovery/repair/worker.py",
+        "            locked = await self._marks.locked()\n",
+        "            locked = frozenset[int]()\n",
+        ("tests/unit/autorecovery/repair/test_worker.py",),
+    ),
+    Mutant(
         "a lock that was perhaps not given back stays as long as the session",
         "autorecovery/repair/worker.py",
         "for ledger_id in self._marks.held - self._under_way:",
@@ -123,7 +130,7 @@ MUTANTS: Final = (
         "a change decided under one session is sent under the next",
         "magnetar_core/bookkeeper/metadata/stores/zookeeper.py",
         "if epoch == self._kazoo_epoch:",
-        "if epoch == self._epoch:",
+        "if epoch == self.epoch:",
         ("tests/unit/magnetar_core/bookkeeper/metadata/test_lost_sessions.py",),
     ),
     Mutant(
@@ -228,7 +235,7 @@ MUTANTS: Final = (
     Mutant(
         "many ledgers are read ahead of their turns",
         "autorecovery/repair/pace.py",
-        "        while self._taken_bytes >= self._window_bytes:",
+        "        while self._taken_bytes >= self.window_bytes:",
         "        while False:",
         ("tests/unit/autorecovery/repair/test_pace.py", "-k", "readers_wait"),
     ),
@@ -431,8 +438,8 @@ MUTANTS: Final = (
     Mutant(
         "an entry goes to targets that are not to hold it",
         "autorecovery/repair/copying.py",
-        "held = [one for one in run if self._fragment.holds(index, one.entry_id)] if self._is_striped else list(run)",
-        "held = list(run)",
+        "        if self._is_striped:\n            held =",
+        "        if False:\n            held =",
         (*_COPYING, *_NODE),
     ),
     Mutant(
@@ -571,7 +578,8 @@ MUTANTS: Final = (
     Mutant(
         "a callback that is gone is made anew by an event",
         "autorecovery/callbacks/registry.py",
-        "                    *(Check(self._path_of(one.callback.id), one.version) for one in wanting),\n",
+        "                    *(Check(self._path_of(registered.callback.id), registered.version)"
+        " for registered in wanting),\n",
         "",
         _REGISTRY,
     ),

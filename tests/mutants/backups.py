@@ -125,8 +125,8 @@ MUTANTS = (
     Mutant(
         "a store of which half is back has the id of the cluster",
         "magnetar/processes/backup/dumping.py",
-        "for one in some if one[0] != identity[0]",
-        "for one in some",
+        "for node in some if node[0] != identity[0]",
+        "for node in some",
         (*DUMPING, "-k", "no_id"),
     ),
     Mutant(
@@ -169,7 +169,8 @@ MUTANTS = (
     Mutant(
         "the version of a schema means another one at the target",
         "magnetar/processes/backup/topic_format.py",
-        "        self._versions |= {one: one + _WITHOUT_SCHEMA for one in taken if one not in versions}\n",
+        "        self._versions |= {version: version + _WITHOUT_SCHEMA for version in taken if version not in"
+        " versions}\n",
         "        del taken\n",
         (*TOPIC_FORMAT, "-k", "had_no_schema"),
     ),

@@ -310,7 +310,7 @@ MUTANTS = (
     Mutant(
         "each free bundle goes to who has the fewest, whatever else is free",
         "broker/ownership/placing/preference.py",
-        "if len(free) <= FREE_MAX and every:",
+        "if len(free) <= FREE_MAX and all_brokers:",
         "if False:",
         (f"{UNIT}/ownership/placing/test_preference.py", f"{UNIT}/ownership/test_ownership.py"),
     ),
@@ -489,8 +489,8 @@ MUTANTS = (
     Mutant(
         "an exclusive producer joins shared ones",
         "broker/topic/publishing/producer_access.py",
-        '        if producers:\n            raise ProducerFenced(f"Topic has {producers} existing shared producers")\n',
-        "",
+        "        if producers:\n",
+        "        if False:\n",
         RULES,
     ),
     Mutant(
@@ -920,7 +920,7 @@ MUTANTS = (
     Mutant(
         "an ack inside a batch acknowledges the batch",
         "broker/topic/reading/acking.py",
-        "            self._pump.cursor.mark_delete(_position_before(self._ledger, position))\n",
+        "            self._pump.cursor.mark_delete(_position_before(self._ledger.ledgers, position))\n",
         "            self._pump.cursor.mark_delete(position)\n",
         ACKING,
     ),
@@ -1096,7 +1096,7 @@ MUTANTS = (
     Mutant(
         "two producers have one name",
         "broker/topic/publishing/producers.py",
-        "            if not _succeeds(producer, other):\n",
+        "            if not comes_back:\n",
         "            if False:\n",
         WHOLE,
     ),
@@ -1127,6 +1127,13 @@ MUTANTS = (
         "broker/ownership/keeping.py",
         "            while True:\n                try:\n                    now =",
         "            while False:\n                try:\n                    now =",
+        OWNERSHIP,
+    ),
+    Mutant(
+        "a split that is stored is taken back where another bundle was split at the same time",
+        "broker/ownership/keeping.py",
+        '            if not {part.name for part in parts} <= {f"{namespace}/{text}" for text in now.ranges}:\n',
+        "            if now.boundaries != after.boundaries:\n",
         OWNERSHIP,
     ),
     Mutant(
@@ -1336,9 +1343,32 @@ MUTANTS = (
     Mutant(
         "the second compaction begins with what the topic still has",
         "broker/topic/compaction/compactor.py",
-        "            while entries := await ledger.read(at, _READ_ENTRIES, _READ_BYTES):\n",
-        "            while entries := []:\n",
+        "        while former is not None and (kept := await former.read(begin, _READ_ENTRIES, _READ_BYTES)):\n",
+        "        while former is not None and (kept := []):\n",
         COMPACTED,
+    ),
+    Mutant(
+        "a ledger is put into a second topic",
+        "magnetar/inspect/strays.py",
+        "        if owner and owner != topic.managed_ledger_name and await self._has(owner, ledger_id):\n",
+        "        if owner and owner != topic.managed_ledger_name and not await self._has(owner, ledger_id):\n",
+        ("tests/unit/magnetar/inspect/test_strays.py",),
+    ),
+    Mutant(
+        "deduplication that is switched on counts what was stored before",
+        "broker/topic/publishing/stored_deduplication.py",
+        "            cursor = await self._ledger.open_cursor(DEDUPLICATION_CURSOR)\n",
+        "            last = self._ledger.ledgers.last_confirmed\n"
+        "            cursor = await self._ledger.open_cursor(DEDUPLICATION_CURSOR, type(last)(-1, -1))\n",
+        ("tests/unit/broker/topic/publishing/test_stored_deduplication.py",),
+    ),
+    Mutant(
+        "what is lost of a compaction is passed over without being asked for",
+        "broker/topic/compaction/compactor.py",
+        "            if not self._ledger.config.passes_over_lost:\n                raise\n"
+        '            log.warning("%s: compaction begins',
+        '            log.warning("%s: compaction begins',
+        ("tests/unit/broker/test_lost_data.py",),
     ),
     Mutant(
         "what only compaction has is read from where the topic begins",
@@ -1386,14 +1416,14 @@ MUTANTS = (
     Mutant(
         "an ack inside a batch that was trimmed acknowledges all that only compaction has",
         "broker/topic/reading/acking.py",
-        "    return min(ledger.previous_position(position), Pos",
-        "    return max(ledger.previous_position(position), Pos",
+        "    return min(ledgers.previous_position(position), Pos",
+        "    return max(ledgers.previous_position(position), Pos",
         COMPACTED,
     ),
     Mutant(
         "a seek by time passes over what only compaction has",
         "broker/topic/reading/positions.py",
-        "        if kept is not None and (position is None or position <= ledger.first_position):\n",
+        "        if kept is not None and (position is None or position <= ledger.ledgers.first_position):\n",
         "        if False:\n",
         COMPACTED,
     ),
@@ -1407,8 +1437,8 @@ MUTANTS = (
     Mutant(
         "a topic of which only compaction has something unread counts as read",
         "broker/topic/topic.py",
-        "one.backlog or one.is_before_ledgers for one",
-        "one.backlog for one",
+        "subscription.backlog or subscription.is_before_ledgers for subscription",
+        "subscription.backlog for subscription",
         COMPACTED,
     ),
     Mutant(
@@ -1707,15 +1737,15 @@ MUTANTS = (
     Mutant(
         "what producers date ahead never expires",
         "broker/topic/reading/passing.py",
-        "following <= ledger.last_confirmed and 0 < ledger.closed_ms(following.ledger_id) < before_ms",
+        "following <= ledgers.last_confirmed and 0 < ledgers.closed_ms(following.ledger_id) < before_ms",
         "False",
         (f"{UNIT}/test_passing.py", "-k", "date_ahead"),
     ),
     Mutant(
         "a ledger that was closed later does not keep those behind it from expiring",
         "broker/topic/reading/passing.py",
-        "0 < ledger.closed_ms(following.ledger_id) < before_ms:",
-        "0 < ledger.closed_ms(following.ledger_id):",
+        "0 < ledgers.closed_ms(following.ledger_id) < before_ms:",
+        "0 < ledgers.closed_ms(following.ledger_id):",
         (f"{UNIT}/test_passing.py", "-k", "date_ahead"),
     ),
     Mutant(
@@ -1844,14 +1874,14 @@ MUTANTS = (
     Mutant(
         "a producer whose clock is behind uses the quota for the age of messages up",
         "broker/topic/reading/backlog_quota.py",
-        "max(min(oldest_ms, ledger.closed_ms(ledger_id) or oldest_ms), ledger.begun_ms(ledger_id))",
-        "min(oldest_ms, ledger.closed_ms(ledger_id) or oldest_ms)",
+        "max(min(oldest_ms, ledgers.closed_ms(ledger_id) or oldest_ms), ledger.begun_ms(ledger_id))",
+        "min(oldest_ms, ledgers.closed_ms(ledger_id) or oldest_ms)",
         CLAIMED_TIMES,
     ),
     Mutant(
         "messages that are dated ahead never use the quota for their age up",
         "broker/topic/reading/backlog_quota.py",
-        "max(min(oldest_ms, ledger.closed_ms(ledger_id) or oldest_ms), ledger.begun_ms(ledger_id))",
+        "max(min(oldest_ms, ledgers.closed_ms(ledger_id) or oldest_ms), ledger.begun_ms(ledger_id))",
         "max(oldest_ms, ledger.begun_ms(ledger_id))",
         CLAIMED_TIMES,
     ),

@@ -65,8 +65,8 @@ MUTANTS = (
     Mutant(
         "entries are acknowledged while the record is read",
         f"{CLIENT}/deciding/writer.py",
-        "        if self._changing or self._doubted:  # rules 3 and 10\n",
-        "        if self._changing:  # rules 3 and 10\n",
+        "        if self.is_changing or self.is_doubted:  # rules 3 and 10\n",
+        "        if self.is_changing:  # rules 3 and 10\n",
         BELIEF,
     ),
     Mutant(
@@ -131,8 +131,8 @@ MUTANTS = (
     Mutant(
         "a bookie is left although an earlier failure waits for its change",
         f"{CLIENT}/deciding/writer.py",
-        "        if self.state is not State.OPEN or self._changing or self._delayed:\n",
-        "        if self.state is not State.OPEN or self._changing:\n",
+        "        if self.state is not State.OPEN or self.is_changing or self._delayed:\n",
+        "        if self.state is not State.OPEN or self.is_changing:\n",
         WRITER,
     ),
     Mutant(
@@ -188,7 +188,7 @@ MUTANTS = (
     Mutant(
         "entries are acknowledged while the ensemble changes",
         f"{CLIENT}/deciding/writer.py",
-        "        if self._changing or self._doubted:  # rules 3 and 10\n            return None\n",
+        "        if self.is_changing or self.is_doubted:  # rules 3 and 10\n            return None\n",
         "",
         WRITER,
     ),
@@ -259,7 +259,7 @@ MUTANTS = (
     Mutant(
         "a delayed change begins in the middle of another",
         f"{CLIENT}/deciding/writer.py",
-        "if not (self._delayed or self._leaving) or self._changing or self.state is not State.OPEN:",
+        "if not (self._delayed or self._leaving) or self.is_changing or self.state is not State.OPEN:",
         "if not (self._delayed or self._leaving) or self.state is not State.OPEN:",
         WRITER_SIMULATION,
     ),
@@ -267,8 +267,8 @@ MUTANTS = (
     Mutant(
         "coverage with one bookie too few",
         f"{CLIENT}/deciding/quorum.py",
-        "return all((mask & ~heard).bit_count() < self.ack for mask in self._masks)",
-        "return all((mask & ~heard).bit_count() <= self.ack for mask in self._masks)",
+        "return all((mask & ~heard).bit_count() < self.ack for mask in self.masks)",
+        "return all((mask & ~heard).bit_count() <= self.ack for mask in self.masks)",
         QUORUM,
     ),
     Mutant(
@@ -281,8 +281,8 @@ MUTANTS = (
     Mutant(
         "a writer goes on that can reach no ack quorum",
         f"{CLIENT}/deciding/quorum.py",
-        "return all((mask & ~missing).bit_count() >= self.ack for mask in self._masks)",
-        "return all((mask & ~missing).bit_count() >= 1 for mask in self._masks)",
+        "return all((mask & ~missing).bit_count() >= self.ack for mask in self.masks)",
+        "return all((mask & ~missing).bit_count() >= 1 for mask in self.masks)",
         WRITER,
     ),
     # -- recovery
@@ -312,8 +312,8 @@ MUTANTS = (
     Mutant(
         "a bookie that failed counts as fenced",
         f"{CLIENT}/deciding/recovery.py",
-        "            if isinstance(answer, DigestMismatch):\n                self._heard |= bit",
-        "            if True:\n                self._heard |= bit",
+        "            if isinstance(answer, DigestMismatch):\n                self.heard |= bit",
+        "            if True:\n                self.heard |= bit",
         RECOVERY,
     ),
     Mutant(
@@ -362,9 +362,9 @@ MUTANTS = (
     Mutant(
         "an ensemble change goes over the record of another client",
         f"{CLIENT}/ledger_record.py",
-        "                judge_conflict(own, found.metadata, self._ledger_id)\n"
-        "                self._versioned = found\n        raise self._too_many_conflicts()\n\n    async def seal",
-        "                self._versioned = found\n        raise self._too_many_conflicts()\n\n    async def seal",
+        "                judge_conflict(own, current.metadata, self._ledger_id)\n"
+        "                self._versioned = current\n        raise self._too_many_conflicts()\n\n    async def seal",
+        "                self._versioned = current\n        raise self._too_many_conflicts()\n\n    async def seal",
         WHOLE,
     ),
     Mutant(
@@ -378,22 +378,22 @@ MUTANTS = (
     Mutant(
         "a ledger that another closed elsewhere counts as closed here",
         f"{CLIENT}/ledger_record.py",
-        "if (found.metadata.last_entry_id, found.metadata.length) != (last_entry_id, length):",
-        "if found.metadata.last_entry_id < -1:",
+        "if (current.metadata.last_entry_id, current.metadata.length) != (last_entry_id, length):",
+        "if current.metadata.last_entry_id < -1:",
         WHOLE,
     ),
     Mutant(
         "a reader may read what is not confirmed",
         f"{CLIENT}/reading/read_handle.py",
-        "        if last > self._last_add_confirmed:\n",
-        "        if last > self._last_add_confirmed + 1:\n",
+        "        if last > self.last_add_confirmed:\n",
+        "        if last > self.last_add_confirmed + 1:\n",
         WHOLE,
     ),
     Mutant(
         "the LAC of a reader goes back",
         f"{CLIENT}/reading/read_handle.py",
-        "if found.last_add_confirmed > self._last_add_confirmed:",
-        "if found.last_add_confirmed != self._last_add_confirmed:",
+        "if confirmed.last_add_confirmed > self.last_add_confirmed:",
+        "if confirmed.last_add_confirmed != self.last_add_confirmed:",
         WHOLE,
     ),
     # -- reading
@@ -428,8 +428,8 @@ MUTANTS = (
     Mutant(
         "a replacement comes from any rack",
         f"{CLIENT}/placing/ensembles.py",
-        "distance(self._preferred[at], one.rack) for at in positions",
-        "0 for at in positions",
+        "distance(self._preferred[at], location.rack)\n",
+        "0\n",
         PLACEMENT,
     ),
     Mutant(
@@ -456,8 +456,8 @@ MUTANTS = (
     Mutant(
         "a replacement takes a window out of the regions that durability asks for",
         f"{CLIENT}/placing/ensembles.py",
-        "rules.durable) <= limit else None for one in every",
-        "rules.durable) < 0 else None for one in every",
+        "rules.durable) <= limit else None for window in every",
+        "rules.durable) < 0 else None for window in every",
         REGIONS,
     ),
     Mutant(
@@ -485,8 +485,8 @@ MUTANTS = (
     Mutant(
         "the youngest of equal adds gets the answer",
         f"{CLIENT}/deciding/outstanding.py",
-        "                        adder = found.pop(0)\n",
-        "                        adder = found.pop()\n",
+        "                        adder = waiting.pop(0)\n",
+        "                        adder = waiting.pop()\n",
         OUTSTANDING,
     ),
     Mutant(

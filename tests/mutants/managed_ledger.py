@@ -30,6 +30,21 @@ MUTANTS = (
         "        if False:\n",
         ("tests/unit/managed_ledger/ledgers/test_offloaded.py",),
     ),
+    # -- buckets of delayed messages of Apache's brokers
+    Mutant(
+        "buckets of delayed messages stay when their subscription goes",
+        "managed_ledger/cursors/cursor_store.py",
+        "        await self._delete_buckets()\n",
+        "",
+        ("tests/unit/managed_ledger/ledgers/test_delayed_buckets.py",),
+    ),
+    Mutant(
+        "a property that a client chose deletes any ledger",
+        "managed_ledger/ledgers/delayed_buckets.py",
+        "            if _is_bucket_of(await bookkeeper.read_metadata(ledger_id), managed_ledger):\n",
+        "            if await bookkeeper.read_metadata(ledger_id):\n",
+        ("tests/unit/managed_ledger/ledgers/test_delayed_buckets.py",),
+    ),
     # -- transactions of Apache's brokers
     Mutant(
         "a topic with messages of transactions is opened",
@@ -40,18 +55,46 @@ MUTANTS = (
     ),
     Mutant(
         "who asks shares a reading that has begun",
-        "managed_ledger/transactions.py",
+        "managed_ledger/transactions/snapshots.py",
         "            del self._next[snapshots]\n            return await self._look(snapshots)\n",
         "            named = await self._look(snapshots)\n            del self._next[snapshots]\n"
         "            return named\n",
-        ("tests/unit/managed_ledger/test_transactions.py",),
+        ("tests/unit/managed_ledger/transactions/test_snapshots.py",),
+    ),
+    Mutant(
+        "an acknowledgement in a transaction that was aborted counts",
+        "managed_ledger/transactions/pending_acks.py",
+        "= record.pending_ack_op == PendingAckMetadataEntry.COMMIT\n",
+        "= True\n",
+        ("tests/unit/managed_ledger/transactions/test_pending_acks.py",),
+    ),
+    Mutant(
+        "a subscription is served while a transaction is open",
+        "managed_ledger/transactions/pending_acks.py",
+        "            if not _is_acknowledged(cursor, record, ack):\n",
+        "            if False:\n",
+        ("tests/unit/managed_ledger/transactions/test_pending_acks.py",),
+    ),
+    Mutant(
+        "a former owner deletes the log of a subscription's transactions",
+        "managed_ledger/transactions/pending_acks.py",
+        "        await check_owner()\n",
+        "",
+        ("tests/unit/managed_ledger/transactions/test_pending_acks.py",),
+    ),
+    Mutant(
+        "a subscription that is taken over does not look for transactions",
+        "broker/topic/subscriptions.py",
+        "                self._unsettled[name] = None\n",
+        "",
+        ("tests/unit/broker/topic/test_transactions.py",),
     ),
     Mutant(
         "what compaction kept of the notes about transactions is not read",
-        "managed_ledger/transactions.py",
+        "managed_ledger/transactions/snapshots.py",
         "        if compacted is not None:\n",
         "        if compacted is None:\n",
-        ("tests/unit/managed_ledger/test_transactions.py",),
+        ("tests/unit/managed_ledger/transactions/test_snapshots.py",),
     ),
     # -- entries that only a compacted ledger has
     Mutant(
@@ -128,8 +171,8 @@ MUTANTS = (
     Mutant(
         "what is saved stands before the ledger that it belongs behind",
         "managed_ledger/ledgers/tails.py",
-        "                await record.write([*before, *([ended] if ended.entries else []), made])\n",
-        "                await record.write([*before, made, *([ended] if ended.entries else [])])\n",
+        "                await record.write([*before, *([ended] if ended.entries else []), ledger])\n",
+        "                await record.write([*before, ledger, *([ended] if ended.entries else [])])\n",
         TAILS,
     ),
     Mutant(
@@ -504,10 +547,26 @@ MUTANTS = (
         "a cursor's node is switched before its new ledger has the state",
         "managed_ledger/cursors/cursor_store.py",
         "            await handle.add(state)\n"
+        "            self._check_not_abandoned()\n"
         "            await self._write_node(snapshot, handle.ledger_id, whole=False)\n",
+        "            self._check_not_abandoned()\n"
         "            await self._write_node(snapshot, handle.ledger_id, whole=False)\n"
         "            await handle.add(state)\n",
         STEPS,
+    ),
+    Mutant(
+        "a ledger that a cursor begins is left where the topic is lost meanwhile",
+        "managed_ledger/cursors/cursor_store.py",
+        "            await asyncio.shield(self._beginning)  # rule 6\n",
+        "            await self._beginning\n",
+        FAULTS,
+    ),
+    Mutant(
+        "a cursor names the ledger that it was beginning when the topic was lost",
+        "managed_ledger/cursors/cursor_store.py",
+        "            await handle.add(state)\n            self._check_not_abandoned()\n",
+        "            await handle.add(state)\n",
+        FAULTS,
     ),
     Mutant(
         "a former owner overwrites the node of a cursor",
@@ -629,5 +688,12 @@ MUTANTS = (
         "            await self._close_present(for_ever=True)\n",
         "            await self._close_present()\n",
         ("tests/unit/managed_ledger/test_ledger.py",),
+    ),
+    Mutant(
+        "a cursor's ledger that could not be deleted is forgotten",
+        "managed_ledger/cursors/cursor_store.py",
+        "                self._undeleted[each] = None\n",
+        "",
+        ("tests/unit/managed_ledger/test_ledger_under_faults.py", "-k", "goes_with_the_next_one"),
     ),
 )

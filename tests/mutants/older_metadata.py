@@ -113,8 +113,8 @@ MUTANTS = (
     Mutant(
         "the older record of a ledger is written over",
         "magnetar_core/bookkeeper/client/ledger_record.py",
-        "        if found.version < self._versioned.version:\n",
-        "        if found.version < -1:\n",
+        "        if current.version < self._versioned.version:\n",
+        "        if current.version < -1:\n",
         (*WENT_BACK, "-k", "record_of_a_ledger"),
     ),
     # -- saving

@@ -26,6 +26,13 @@ _BACKLOG: Final = (
 
 MUTANTS: Final = (
     Mutant(
+        "a change that was answered late takes back what was changed since",
+        "broker/policies/topic/service.py",
+        "self._last_read is not None and position <= self._last_read:\n",
+        "False:\n",
+        _SERVICE,
+    ),
+    Mutant(
         "what is set for all clusters goes over what is set for this one",
         "broker/policies/topic/service.py",
         "for record in (everywhere, own) if record",
@@ -536,5 +543,26 @@ MUTANTS: Final = (
         "if info.ledgerId >= position.ledger_id)",
         "if info.ledgerId >= 0)",
         ("tests/unit/magnetar/inspect/test_contents.py",),
+    ),
+    Mutant(
+        "what could not be removed with a deleted topic stays for the next one",
+        "broker/serving/deleting.py",
+        "        for pause_s in (*PAUSES_S, 0.0):\n",
+        "        for pause_s in (0.0,):\n",
+        (*_IN_FORCE, "-k", "stored_beside"),
+    ),
+    Mutant(
+        "changed policies that could not be read are not read again",
+        "broker/serving/in_force.py",
+        "        while not await reload() and name not in self._retrying and not self._is_stopping:\n",
+        "        while not await reload() and False:\n",
+        (*_IN_FORCE, "-k", "is_read_again"),
+    ),
+    Mutant(
+        "policies that change behind a split that failed do not reach the topics",
+        "broker/broker.py",
+        "            self.in_force.look_again(namespace)",
+        "            pass",
+        (*_IN_FORCE, "-k", "behind_a_split"),
     ),
 )

@@ -17,8 +17,8 @@ MUTANTS: Final = (
     Mutant(
         "what Python demands of authorities from 3.13 on is demanded of ours",
         "magnetar_core/security/tls/contexts.py",
-        "made.verify_flags &= ~ssl.VERIFY_X509_STRICT",
-        "made.verify_flags |= 0",
+        "context.verify_flags &= ~ssl.VERIFY_X509_STRICT",
+        "context.verify_flags |= 0",
         ("tests/unit/magnetar_core/security/test_usual_context.py",),
     ),
     # -- Java's key stores

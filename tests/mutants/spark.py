@@ -46,6 +46,20 @@ MUTANTS = (
         "",
         ("tests/unit/connectors/spark/stream/test_driver.py", "-k", "tiered"),
     ),
+    Mutant(
+        "what one bookie holds is planned while others are silent",
+        "connectors/spark/stream/follower.py",
+        "            held = await handle.last_recoverable_entry(is_certain=True)\n",
+        "            held = await handle.last_recoverable_entry(is_certain=False)\n",
+        (*_STREAM, "-k", "one_bookie"),
+    ),
+    Mutant(
+        "what was held and is gone is planned",
+        "connectors/spark/stream/follower.py",
+        "        self._held = [(at, entry_id) for at, entry_id in self._held if entry_id <= held]\n",
+        "",
+        (*_STREAM, "-k", "held_no_more"),
+    ),
     # -- options, restarts, errors
     Mutant(
         "a name of a key that a producer has made up leads out of the folder",
@@ -127,10 +141,52 @@ MUTANTS = (
     ),
     # -- faults
     Mutant(
+        "who has no certificate is told that messages are lost",
+        "connectors/spark/plan/cluster.py",
+        "        check_let_in(error)\n        text = ",
+        "        text = ",
+        (f"{UNIT}/errors/test_errors.py", "-k", "way_out"),
+    ),
+    Mutant(
+        "a stream that the bookies do not let in is told that they are away",
+        "connectors/spark/stream/follower.py",
+        "                check_let_in(error)\n",
+        "",
+        _STREAM,
+    ),
+    Mutant(
+        "what is new in a schema is left out of a stream without a word",
+        "connectors/spark/stream/driver.py",
+        "            self._report_unread(topic, versions[-1].version if versions else None, unread)\n",
+        "            pass\n",
+        _STREAM,
+    ),
+    Mutant(
+        "columns that come while a query runs are left out unless an option says otherwise",
+        "connectors/spark/source.py",
+        "            has_all = self._frozen is not None and not options.columns\n",
+        "            has_all = False\n",
+        _STREAM,
+    ),
+    Mutant(
+        "a query with columns of its own ends when the topic has more",
+        "connectors/spark/source.py",
+        "            has_all = self._frozen is not None and not options.columns\n",
+        "            has_all = True\n",
+        _STREAM,
+    ),
+    Mutant(
+        "columns of a topic that joins a stream are left out without a word",
+        "connectors/spark/values/value_columns.py",
+        "        has_joined = bool(united) and topic not in self._newest\n",
+        "        has_joined = False\n",
+        (f"{UNIT}/test_union_schemas.py",),
+    ),
+    Mutant(
         "connections to bookies that failed are kept for the next attempt",
         "connectors/spark/task/reader.py",
-        "    except EntryUnreadable:\n        _drop_connection(options)\n",
-        "    except EntryUnreadable:\n",
+        "    except EntryUnreadable as error:\n        _drop_connection(options)\n",
+        "    except EntryUnreadable as error:\n",
         (f"{UNIT}/test_faults.py",),
     ),
     Mutant(
@@ -141,6 +197,27 @@ MUTANTS = (
         (f"{UNIT}/test_faults.py",),
     ),
     # -- planning
+    Mutant(
+        "a read begins at a place of another topic",
+        "connectors/spark/plan/cluster.py",
+        '        self._check_was(part, record.ledgerInfo, start, "starting")\n',
+        "",
+        _STREAM,
+    ),
+    Mutant(
+        "the end of the last ledger counts as a place of another topic",
+        "connectors/spark/plan/recorded.py",
+        "        return position != (ledger_ids[-1] + 1, 0)",
+        "        return True",
+        (f"{UNIT}/plan/test_recorded.py",),
+    ),
+    Mutant(
+        "the place of an empty ledger that is gone counts as one of another topic",
+        "connectors/spark/plan/recorded.py",
+        "    return entry_id > 0\n",
+        "    return True\n",
+        (f"{UNIT}/plan/test_recorded.py",),
+    ),
     Mutant(
         "the last ledger of a topic is believed to be closed",
         "connectors/spark/plan/recorded.py",

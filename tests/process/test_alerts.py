@@ -139,6 +139,7 @@ EARLY_SIGNS: Final = {
     "MagnetarSubscriptionUnread",
     "MagnetarCertificateEnds",
     "MagnetarBundlesUnbalanced",
+    "MagnetarKeysOpenToOthers",
 }
 
 
@@ -356,7 +357,7 @@ async def _flush_fails(cluster: Cluster) -> AsyncIterator[None]:
             raise OSError(errno.ENOSPC, "no space", path)
 
     stop = on_each_operation(world.files, fail)
-    bookie.operations.flush()
+    bookie.parts.checkpointer.flush()
     await eventually(lambda: bookie.checkpointer.flush_failures)
     cluster.stack.callback(stop)
 
@@ -369,13 +370,13 @@ async def _garbage_stays(cluster: Cluster) -> AsyncIterator[None]:
     for ledger_id in range(1, 4):
         await world.record_ledger(ledger_id)
     await add_all(bookie, [stored_entry(ledger_id, 0, b"x") for ledger_id in range(1, 4)])
-    bookie.operations.flush()
-    await eventually(lambda: bookie.server.cache.is_empty)
+    bookie.parts.checkpointer.flush()
+    await eventually(lambda: bookie.server.write_cache.is_empty)
     yield
     for ledger_id in range(1, 4):
         await world.ledgers.delete(ledger_id)
     await collected(bookie)
-    assert bookie.operations.gc_status().refused is not None
+    assert bookie.parts.collector.status().refused is not None
 
 
 @planted("MagnetarDamage")
@@ -405,6 +406,14 @@ async def _logs_lost(cluster: Cluster) -> AsyncIterator[None]:
     yield
     world.files.remove("/bookie/ledgers/current/0.log")
     await cluster.bookie(world)
+
+
+@planted("MagnetarStorageOpenToOthers")
+async def _open_to_others(cluster: Cluster) -> AsyncIterator[None]:
+    world = LyingWorld(HurriedClock())
+    await cluster.bookie(world)
+    yield
+    world.files.lets_others_in = lambda directory: directory.startswith("/bookie/ledgers")  # type: ignore[method-assign]
 
 
 @planted("MagnetarMetadataOlderThanLedgers")
@@ -579,7 +588,7 @@ async def test_no_alert_fires_in_a_cluster_that_is_well(tmp_path: Path) -> None:
         for _ in range(20):
             consumer.acknowledge(await in_thread(lambda: consumer.receive(5_000)))
         await add_all(bookie, [stored_entry(1, 0, b"kept")])
-        bookie.operations.flush()
+        bookie.parts.checkpointer.flush()
         after = await cluster.scrape()
     question = 'ALERTS{alertstate="firing"}'
     test = promtool_test("alerts.yaml", before, after, lasts_s=2 * HOUR_S, question=question, answer=None)

@@ -3,10 +3,14 @@
 import json
 import re
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 
+from magnetar.inspect.broker_admin import AdminClient
 from magnetar.testing.servers import new_namespace
+from tests.support.processes import until
+from tests.support.raw_producer import RawProducer
 from tests.support.shared_cluster import SharedCluster
 from tests.support.shell import Shell
 from tests.support.zookeeper import why_not
@@ -60,6 +64,13 @@ def test_the_last_messages_are_shown(shell: Shell, written: str) -> None:
     assert [line.split("  ")[-1] for line in shown] == ["order 27", "order 28", "order 29"]
     last = shell.json("topics", "last-id", written)
     assert shell.run("topics", "last-id", written).startswith(f"{last['ledgerId']}:{last['entryId']}:-1")
+
+
+@pytest.mark.parametrize("verb", ["read", "tail"])
+def test_a_misspelt_topic_is_neither_read_nor_made(shell: Shell, namespace: str, written: str, verb: str) -> None:
+    misspelt = written + "s"
+    assert misspelt in shell.refused(verb, misspelt)
+    assert misspelt not in shell.run("topics", "list", namespace).split()
 
 
 def test_every_form_of_an_id_that_is_shown_is_understood(shell: Shell, namespace: str) -> None:
@@ -130,6 +141,15 @@ def test_what_was_sent_and_received_is_summed_up_for_scripts(shell: Shell, names
     assert shell.run("consume", topic, "-s", "sum", "-n", "3", "-q").startswith("3 messages, 11 B, in ")
 
 
+def test_a_part_of_a_batch_that_was_consumed_does_not_come_again(shell: Shell, namespace: str) -> None:
+    topic = f"persistent://{namespace}/batch"
+    shell.run("produce", topic, "-m", "one", "-m", "two", "-m", "three")
+    for value in ("one", "two", "three"):
+        assert shell.run("consume", topic, "-s", "s", "-n", "1").endswith(f"  {value}\n")
+    (lag,) = shell.json("lag", topic)
+    assert lag["backlog"] == 0
+
+
 def test_partitions_are_looked_up_unloaded_and_measured_one_by_one(shell: Shell, namespace: str) -> None:
     topic = f"persistent://{namespace}/parts"
     shell.run("topics", "create", topic, "--partitions", "2")
@@ -184,7 +204,7 @@ def test_tenants_namespaces_and_policies_are_kept(shell: Shell) -> None:
     for name, value in (("maxConsumers", "7"), ("messageTTL", "60"), ("schemaCompatibilityStrategy", '"FORWARD"')):
         shell.run("topics", "set-policy", "shop/orders/t", name, value)
         assert json.loads(shell.run("topics", "get-policy", "shop/orders/t", name)) == json.loads(value)
-    shell.run("topics", "set-policy", "shop/orders/t", "maxConsumers", "null")
+    assert shell.run("topics", "set-policy", "shop/orders/t", "maxConsumers", "null") == "removed\n"
     assert json.loads(shell.run("topics", "get-policy", "shop/orders/t", "maxConsumers", "--applied")) == 0
     applied = shell.run("topics", "get-policy", "shop/orders/t", "compactionThreshold", "--applied")
     assert json.loads(applied) == 1000000
@@ -251,7 +271,7 @@ def test_a_ledger_is_shown_entry_by_entry_with_every_copy(shell: Shell, namespac
     assert "order 0" in payload
     assert str(ledger_id) in {str(one["ledger_id"]) for one in shell.json("ledgers", "list")}
     # These commands have not disturbed the writer.
-    assert shell.run("produce", written, "-m", "one more") == "1 messages acknowledged\n"
+    assert shell.run("produce", written, "-m", "one more") == "1 message acknowledged\n"
 
 
 def test_ledgers_that_are_not_there_are_named(shell: Shell) -> None:
@@ -280,3 +300,39 @@ def test_lines_of_json_become_values_of_the_schema_and_back(shell: Shell, namesp
         shell.run("produce", topic, "--schema", "-m", '{"id": "one"}', code=2)
     raw = shell.run("tail", f"persistent://{namespace}/values-avro", "--raw", "-n", "1")
     assert "note" not in raw
+
+
+def test_writes_stop_at_all_brokers_and_a_topic_over_both_is_copied(shell: Shell, tmp_path: Path) -> None:
+    namespace, other = (new_namespace(shell.cluster.admin_urls, name) for name in ("still", "copy"))
+    topic, path = f"persistent://{namespace}/parts", str(tmp_path / "parts")
+    shell.run("topics", "create", topic, "--partitions", "8")
+    lines = "\n".join(f"{number}=order {number}" for number in range(64))
+    shell.run("produce", topic, "-K", "=", "-f", "-", input=lines)
+    admin = AdminClient(shell.cluster.admin_urls[0])
+    owners = {admin.owner_url(name): name for name in admin.partition_names(topic)}
+    assert len(owners) == 2
+    assert shell.run("namespaces", "stop-writes", namespace) == "writes are stopped\n"
+
+    def are_stopped() -> bool:
+        """At both brokers: the policy is known to each a moment later."""
+        for url, name in owners.items():
+            parts = urlsplit(url)
+            try:
+                with RawProducer((parts.hostname or "", parts.port or 0), name, "late"):
+                    return False
+            except AssertionError as refusal:
+                if "allow-writes" not in str(refusal):
+                    raise
+        return True
+
+    until(are_stopped, "each broker refuses producers")
+    assert [one for one in shell.findings() if "writes are stopped" in one["text"] and namespace in one["where"]]
+    shell.run("topics", "export", topic, path)
+    shell.run("topics", "import", path, f"persistent://{other}/parts")
+    messages = [sorted(line.split("  ", 1)[1] for line in shell.run("read", f"persistent://{place}/parts").splitlines())
+                for place in (namespace, other)]  # fmt: skip
+    assert messages[0] == messages[1]
+    assert len(messages[0]) == 64
+    shell.run("namespaces", "allow-writes", namespace)
+    for name in owners.values():
+        assert shell.run("produce", name, "-m", "again").startswith("1 message acknowledged")

@@ -24,7 +24,7 @@ from broker.ownership.load.report import BrokerLoad, decode_load
 from broker.settings.groups.load import LOAD_CLASSES, ONE_BUNDLE
 from magnetar.inspect.broker_admin import AdminClient
 from magnetar.processes.cluster import Cluster, Member
-from managed_ledger.topic_name import TopicName
+from magnetar_core.topics.topic_name import TopicName
 from tests.support.processes import QUIET, cluster_of, received, until
 from tests.support.zookeeper import why_not
 

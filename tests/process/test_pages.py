@@ -280,7 +280,7 @@ def test_the_page_about_running_a_bookie_can_be_copied(tmp_path: Path, does_all:
     if does_all:
         wanted += [
             r"integrity_copied_entries_total\S+ [1-9]",
-            r"'over TLS'\n1 messages acknowledged",
+            r"'over TLS'\n1 message acknowledged",
         ]
     for text in wanted:
         assert re.search(text, said), f"{text!r} is not in\n{said}"
@@ -317,7 +317,12 @@ def test_the_page_of_the_topic_api_can_be_copied(tmp_path: Path) -> None:
     assert "Ada pays 12.5\nnot sent: Purchase.total is str; it takes float" in said
     assert "event login\nunreadable: b'no JSON'\nunreadable: b'no JSON'\nleft: b'no JSON'" in said
     assert "worked on a job\nstopped" in said
+    assert len(re.findall("thread [0-2] worked on (?:one|two|three)\n", said)) == 3
     assert "again b'0'" in said
+    assert "default/tenant-2 has b'of a topic that is new'\npersistent://public/default/tenant-2\n" in said
+    assert "at first [0, 1]" in said
+    assert re.search("stored behind it: 1\nfenced out: .*default/state: Topic epoch 1 is outdated", said)
+    assert "now [0, 1, 2, 3]" in said
     assert said.count("of the last hour b'") == 5
     assert "producer connecting \nproducer connected \nproducer closed" in said
     assert "paid 20\npaid 22\ndead letter b'twenty' persistent://public/default/payments 3" in said

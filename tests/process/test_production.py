@@ -104,4 +104,4 @@ def test_all_of_the_page_is_followed() -> None:
     typed = {block.section for block in blocks_of(text) if not block.file and not block.language}
     assert typed == {*TO_THE_FIRST_START, "Upgrade", BESIDE_APACHE, "Backup and restore", "Monitoring"}
     read_only = {block.section for block in blocks_of(text) if block.language}
-    assert read_only == {"In containers", "On Kubernetes"}
+    assert read_only == {"Capacity", "In containers", "On Kubernetes"}

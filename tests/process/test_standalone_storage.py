@@ -137,6 +137,12 @@ async def test_each_command_for_a_bookie_works_on_a_standalone(alone: Alone) -> 
     assert await alone.problems() == ""
 
 
+async def test_what_every_user_may_read_is_on_the_page(alone: Alone, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(OsFiles, "lets_others_in", lambda _, directory: "/ledgers" in directory)
+    assert f"{alone.data}/bookie-1/ledgers: every user of this machine may read it" in await alone.problems()
+    assert 'magnetar_bookie_open_directories{bookie="bookie-1"} 1.0' in await alone.text("/metrics")
+
+
 # ------------------------------------------------------------------------------------------- alerts
 
 

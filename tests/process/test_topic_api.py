@@ -1,4 +1,4 @@
-"""The topic API while brokers of a real cluster are killed under load."""
+"""The topic API at a real cluster: brokers are killed under load, and partitions and topics come."""
 
 import threading
 
@@ -91,3 +91,37 @@ def test_each_broker_in_turn_is_killed_and_nothing_is_lost_or_stored_twice(
             while reader.has_more():
                 stored += [int(one.payload) for one in reader.receive_batch(1_000, 60)]
         assert stored == everything
+
+
+def test_open_clients_follow_partitions_and_topics_that_come(cluster: Cluster, namespace: str) -> None:
+    """Brokers learn of both by watches of ZooKeeper, whichever of them was asked for the change."""
+    topic = f"persistent://{namespace}/growing"
+    with magnetar.Client(cluster.grpc_addresses, operation_timeout_s=60) as client:
+        client.topics.create(topic, partitions=1)
+        consumer = client.consumer(topic, "s", from_earliest=True)
+        of_pattern = client.consumer(subscription="s", pattern=f"{namespace}/new-.*", type="shared")
+        producer = client.producer(topic)
+        producer.send(b"0")
+        for admin_url in cluster.admin_urls:  # from 1 to 3, and to 5
+            admin = AdminClient([admin_url])
+            count = admin.partitions(topic) + 2
+            admin.call("POST", f"/admin/v2/{admin.path_of(topic)}/partitions", count)
+            client.topics.create(f"persistent://{namespace}/new-{count}")
+        sent, used = 1, {0}
+
+        def sends_to_all() -> bool:
+            nonlocal sent
+            messages = [magnetar.Outgoing(b"%d" % number, key=str(number)) for number in range(sent, sent + 20)]
+            used.update(id_.partition for id_ in producer.send_many(messages))
+            sent += len(messages)
+            return len(used) == 5
+
+        until(sends_to_all, "the producer uses the new partitions", each_s=0.2)
+        messages = [consumer.receive(timeout_s=60) for _ in range(sent)]
+        assert sorted(int(message.payload) for message in messages) == list(range(sent)), "each came once"
+        assert {message.id.partition for message in messages} == set(range(5))
+        for count in (3, 5):
+            client.producer(f"persistent://{namespace}/new-{count}").send(b"first")
+        news = [of_pattern.receive(timeout_s=60) for _ in range(2)]
+        assert {message.topic for message in news} == {f"persistent://{namespace}/new-{count}" for count in (3, 5)}
+        assert {message.payload for message in news} == {b"first"}

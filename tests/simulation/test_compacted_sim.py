@@ -30,6 +30,7 @@ from broker.topic.ports import Entries
 from magnetar_core.bookkeeper.metadata.stores.memory import MemoryStore
 from magnetar_core.runtime.clock import LoopClock
 from magnetar_core.runtime.tasks import Tasks
+from magnetar_core.topics.topic_name import TopicName
 from managed_ledger.config import ManagedLedgerConfig
 from managed_ledger.cursors.managed_cursor import ManagedCursor
 from managed_ledger.factory import ManagedLedgerFactory
@@ -38,7 +39,6 @@ from managed_ledger.messages import encode_entry
 from managed_ledger.messages_pb2 import MessageMetadata
 from managed_ledger.position import EARLIEST, LATEST, Position
 from managed_ledger.retention import RetentionRule, RolloverRule
-from managed_ledger.topic_name import TopicName
 from tests.support.memory_bookkeeper import MemoryBookKeeper
 from tests.support.waiting import eventually
 
@@ -134,7 +134,7 @@ class World:
         """What was consumed and trimmed, and is not kept, does not come back by a seek, nor by a compaction."""
         expected = self.expected()
         for position in self.published:
-            if position < self.ledger.first_position and position not in self.kept:
+            if position < self.ledger.ledgers.first_position and position not in self.kept:
                 assert position not in expected, f"{position} was trimmed"
                 self.gone.add(position)
 
@@ -221,7 +221,7 @@ class World:
         await self.compact()
         await self.again()
         await self.store_all()
-        assert self.inner.mark_delete_position >= self.ledger.last_confirmed
+        assert self.inner.mark_delete_position >= self.ledger.ledgers.last_confirmed
         assert self.inner.range_count == 0
         await self.unload()
 

@@ -49,6 +49,7 @@ from broker.wire import pulsar_pb2 as wire
 from magnetar_core.bookkeeper.metadata.stores.memory import MemoryStore
 from magnetar_core.runtime.clock import LoopClock
 from magnetar_core.runtime.types import Buffer
+from magnetar_core.topics.topic_name import TopicName
 from managed_ledger.config import ManagedLedgerConfig
 from managed_ledger.factory import ManagedLedgerFactory
 from managed_ledger.ledger import ManagedLedger
@@ -56,7 +57,6 @@ from managed_ledger.messages import encode_entry, parse_metadata
 from managed_ledger.messages_pb2 import MessageMetadata
 from managed_ledger.position import EARLIEST, LATEST, Position
 from managed_ledger.retention import RetentionRule, RolloverRule
-from managed_ledger.topic_name import TopicName
 from tests.support.memory_bookkeeper import MemoryBookKeeper
 from tests.support.sole_owner import SoleOwner
 
@@ -377,7 +377,7 @@ class Machine:
 
     def existing(self) -> set[Position]:
         """Entries that are not trimmed."""
-        first = self.ledger.first_position
+        first = self.ledger.ledgers.first_position
         return {one for one in self.order if one >= first}
 
     def check(self) -> None:

@@ -364,7 +364,7 @@ class TopicUnderTakeovers:
         """A consumer of the broker's has got something and acknowledges it."""
         name = self.rng.choice(CURSORS)
         cursor = ledger.cursors.get(name)
-        known = [position for position in self.acknowledged if position <= ledger.last_confirmed]
+        known = [position for position in self.acknowledged if position <= ledger.ledgers.last_confirmed]
         if cursor is None or not known:
             return
         if self.rng.random() < 0.3:
@@ -392,7 +392,7 @@ class TopicUnderTakeovers:
     async def seek(self, ledger: ManagedLedger, cursor: ManagedCursor, position: Position) -> None:
         name = cursor.name
         singles, mark = set(self.singles[name]), self.marks[name]
-        before = ledger.previous_position(position)
+        before = ledger.ledgers.previous_position(position)
         self.resets[name] += 1
         self.stored_marks[name], self.stored_singles[name] = EARLIEST, set()
         self.sought[name] = max(self.sought[name], before)  # it may be stored although the answer was lost
@@ -480,7 +480,7 @@ class TopicUnderTakeovers:
                 )
         if self.terminated is not None:
             assert ledger.is_terminated, "a terminated topic is open again (I92)"
-            assert ledger.last_confirmed == self.terminated
+            assert ledger.ledgers.last_confirmed == self.terminated
         numbers = list(found.values())
         assert len(set(numbers)) == len(numbers), "an entry is there twice"
         for recorder in self.recorders:
@@ -508,7 +508,7 @@ async def read_all(ledger: ManagedLedger) -> list[Entry]:
         if not run:
             return entries
         entries.extend(run)
-        first = ledger.next_position(run[-1].position)
+        first = ledger.ledgers.next_position(run[-1].position)
 
 
 @functools.cache

@@ -51,7 +51,7 @@ from magnetar_core.bookkeeper.metadata.stores.store import (
     StoreUnavailable,
 )
 from magnetar_core.runtime.types import Corruption
-from managed_ledger.topic_name import TopicName
+from magnetar_core.topics.topic_name import TopicName
 
 SEEDS: Final = (
     [int(os.environ["SEED"])] if "SEED" in os.environ else range(int(os.environ.get("MAGNETAR_SIM_SEEDS", 30)))

@@ -10,7 +10,7 @@ from magnetar.inspect.broker_admin import AdminClient
 from magnetar.testing.servers import ServerFailed
 from magnetar_core.runtime.types import MagnetarError
 from tests.soak.schedule import CUTS, ENDINGS, FILLS, PAUSE, RESET, UNLOADS, Fault
-from tests.soak.servers import DISK_FULL_SHARE, SoakCluster
+from tests.soak.servers import FULL_SHARE, SoakCluster
 
 # Time for an answer of one server; servers that are away do not answer, and then the next one is asked.
 ADMIN_TIMEOUT_S: Final = 5.0
@@ -71,7 +71,7 @@ class Nemesis(threading.Thread):
             cluster.partition_away(fault.target, silent=fault.kind == CUTS[0])
         else:
             assert fault.kind in FILLS
-            cluster.fill(DISK_FULL_SHARE + 0.03 if fault.kind == FILLS[0] else 1.0)
+            cluster.fill(FULL_SHARE if fault.kind == FILLS[0] else 1.0)
 
     def _end(self, fault: Fault) -> None:
         cluster = self._cluster

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from pyspark.errors import PythonException, StreamingQueryException
+from pyspark.errors import AnalysisException, PythonException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
 from magnetar.inspect.access import Profile
@@ -61,6 +61,20 @@ def follow(spark: SparkSession, secured: Secured, topic: str, options: dict[str,
     reader = spark.readStream.format("magnetar").option("metadata.url", secured.metadata_url).option("topic", topic)
     reader = reader.option("bookkeeper.tlsDirectory", str(secured.folder / "keys/bookies"))
     return reader.option("subscription", "spark").option("startingOffsets", "earliest").options(**options).load()
+
+
+@pytest.mark.parametrize("lenient", ["false", "true"])
+@pytest.mark.parametrize("folder", ["", "keys"], ids=["in clear", "with another certificate"])
+def test_who_has_no_certificate_for_the_bookies_reads_no_empty_topic(
+    spark: SparkSession, secured: Secured, folder: str, lenient: str
+) -> None:
+    write(spark, "guarded", secured.token_in_file(), 1)
+    reader = spark.read.format("magnetar").option("metadata.url", secured.metadata_url).option("topic", "guarded")
+    reader = reader.option("failOnDataLoss", lenient)
+    if folder:
+        reader = reader.option("bookkeeper.tlsDirectory", str(secured.folder / folder))
+    with pytest.raises(AnalysisException, match=r"do not let this reader in: .*set bookkeeper\.tlsDirectory"):
+        reader.load().count()
 
 
 def test_rows_are_written_and_followed_with_a_token_over_tls(

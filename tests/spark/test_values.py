@@ -13,8 +13,9 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import padding, rsa
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from google.protobuf import struct_pb2, timestamp_pb2
-from pyspark.errors import AnalysisException, PythonException
-from pyspark.sql import SparkSession
+from pyspark.errors import AnalysisException, PythonException, StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
 
 from magnetar_core.runtime.types import MIB
 from managed_ledger.messages import compress
@@ -132,6 +133,40 @@ def test_a_stream_has_the_same_options(
     rows = spark.read.parquet(str(tmp_path / "rows")).collect()
     found = {(row[0], row[1], row[2] and bytes(row[2]), row[3]) for row in rows}
     assert found == {("ann", None, None, "k"), (None, None, b"\x09", None), (None, "word", None, None)}
+
+
+def test_a_stream_ends_before_it_leaves_new_fields_out_and_goes_on_with_them(
+    client: pulsar.Client, spark: SparkSession, standalone: Standalone, tmp_path: Path
+) -> None:
+    """But not one with a schema of its own, which has chosen what it reads."""
+    later = {**PERSON, "fields": [*PERSON["fields"], {"name": "age", "type": ["null", "int"], "default": None}]}
+    versions = [pulsar.schema.AvroSchema(None, schema_definition=definition) for definition in (PERSON, later)]
+    send(client, "grown", {"name": "ann"}, schema=versions[0])
+
+    def follow(*schema: str) -> DataFrame:
+        reader = spark.readStream.format("magnetar").option("metadata.url", f"rocksdb:{standalone.data / 'metadata'}")
+        reader = reader.options(topic="grown", valueFormat="auto", startingOffsets="earliest")
+        return (reader.schema(*schema) if schema else reader).load()
+
+    def write(stream: DataFrame, name: str, **trigger: Any) -> StreamingQuery:
+        writer = stream.writeStream.format("parquet").option("checkpointLocation", str(tmp_path / f"{name}-checkpoint"))
+        return writer.trigger(**trigger).start(str(tmp_path / name))
+
+    every = write(follow(), "every", processingTime="0 seconds")
+    own = write(follow("name string"), "own", processingTime="0 seconds")
+    for query in (every, own):
+        query.processAllAvailable()
+    send(client, "grown", {"name": "bob", "age": 7}, schema=versions[1])
+    with pytest.raises(
+        StreamingQueryException, match=r"does not read them \(version 1 of its schema\): age; start it again"
+    ):
+        every.awaitTermination(120)
+    own.processAllAvailable()
+    own.stop()
+    assert write(follow(), "every", availableNow=True).awaitTermination(120)
+    rows = spark.read.option("mergeSchema", "true").parquet(str(tmp_path / "every")).select("name", "age").collect()
+    assert sorted(map(tuple, rows)) == [("ann", None), ("bob", 7)]
+    assert sorted(row[0] for row in spark.read.parquet(str(tmp_path / "own")).collect()) == ["ann", "bob"]
 
 
 HOSTILE = {

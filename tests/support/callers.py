@@ -42,5 +42,5 @@ def believe_everybody(monkeypatch: pytest.MonkeyPatch, own_role: str = "admin") 
     monkeypatch.setattr(Connection, "_on_connect", on_connect)
     for module in ("rights", "page.calls"):
         monkeypatch.setattr(f"broker.admin.{module}.caller_of", of_request)
-    for module in ("service", "publish", "consume"):
+    for module in ("service", "publish", "topic_watches", "consume"):
         monkeypatch.setattr(f"broker.grpc.{module}.caller_of", of_context)

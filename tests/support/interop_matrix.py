@@ -47,8 +47,12 @@ def page(
         "Real processes on one machine: ours beside those of the Apache distribution, on one ZooKeeper. Each cell",
         "publishes with an official client, kills an owner or a bookie in the middle, takes over, reads everything",
         "back from the start and compares it with what was acknowledged."
-        + (" Brokers, bookies and auto-recovery are of" if line else ""),
-        *([f"{line}; Apache's tools, its ledger client and the clients are those of the other page."] if line else []),
+        + (" Brokers, bookies, auto-recovery and Java's client are" if line else ""),
+        *(
+            [f"of {line}; Apache's tools, its ledger client and other clients are those of the other page."]
+            if line
+            else []
+        ),
         "",
         f"Written by `make interop{f' LINE={line}' if line else ''}` on {day}: "
         + ", ".join(f"{name} {text}" for name, text in versions.items())

@@ -6,25 +6,19 @@
 They are got once, which takes a minute and 600 MB, and come before what this environment has.
 """
 
-import contextlib
-import fcntl
-import hashlib
 import os
 import re
-import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
 import pytest
 
 from tests.support.pages import blocks_of
+from tests.support.pypi import ROOT, Missing, alone, before_ours, packages
 
-ROOT: Final = Path(__file__).parents[2]
 PAGE: Final = ROOT / "docs" / "lakehouse.md"
-REQUIREMENTS: Final = ROOT / "requirements" / "lakehouse.txt"
 HOME: Final = ROOT / ".cache" / "lakehouse"
 PROGRAMS: Final = ("lake.py", "to_delta.py", "to_iceberg.py")
 """Of the page: a topic into both tables."""
@@ -40,12 +34,8 @@ def program(name: str) -> str:
 
 def jars() -> str:
     """What `lake.py` lets Spark get, as `spark.jars.packages` takes it."""
-    (packages,) = _JARS.findall(program("lake.py"))
-    return str(packages)
-
-
-class Missing(Exception):
-    """What the page asks for could not be got: PyPI or Maven did not give it."""
+    (named,) = _JARS.findall(program("lake.py"))
+    return str(named)
 
 
 def needed() -> dict[str, str]:
@@ -58,47 +48,26 @@ def needed() -> dict[str, str]:
 
 def environment() -> dict[str, str]:
     """For processes in which the programs of the page run. Gets what is missing. Raises Missing."""
-    HOME.mkdir(parents=True, exist_ok=True)
-    packages = HOME / f"packages-{hashlib.sha256(REQUIREMENTS.read_bytes()).hexdigest()[:12]}"
+    folder = packages("lakehouse")
     variables = {
-        "PYTHONPATH": os.pathsep.join(filter(None, (str(packages), os.environ.get("PYTHONPATH")))),
+        **before_ours(folder),
         # Not the folder of this user: what Maven has got there in part, Spark takes for whole.
         "SPARK_SUBMIT_OPTS": f"-Duser.home={HOME}",
     }
-    with _alone():
-        if not packages.exists():
-            _install(packages)
+    with alone(HOME):
         named = HOME / "jars"
         if not named.exists() or named.read_text() != jars():
-            _fetch_jars(packages, variables)
+            _fetch_jars(folder, variables)
             named.write_text(jars())
     return variables
 
 
-@contextlib.contextmanager
-def _alone() -> Iterator[None]:
-    """Tests run in several processes."""
-    with (HOME / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
-
-
-def _install(packages: Path) -> None:
-    unfinished = HOME / "unfinished"
-    shutil.rmtree(unfinished, ignore_errors=True)
-    options = ["--quiet", "--disable-pip-version-check", "--no-deps", "--require-hashes", "--target", str(unfinished)]
-    done = subprocess.run([sys.executable, "-m", "pip", "install", *options, "-r", str(REQUIREMENTS)], check=False)
-    if done.returncode:
-        raise Missing(f"pip could not install {REQUIREMENTS.name}")
-    unfinished.rename(packages)
-
-
-def _fetch_jars(packages: Path, environment: dict[str, str]) -> None:
+def _fetch_jars(folder: Path, environment: dict[str, str]) -> None:
     """A program that does nothing, with the jars of the page. Raises Missing."""
     nothing = HOME / "nothing.py"
     nothing.touch()
     done = subprocess.run(
-        [str(packages / "pyspark" / "bin" / "spark-submit"), "--packages", jars(), str(nothing)],
+        [str(folder / "pyspark" / "bin" / "spark-submit"), "--packages", jars(), str(nothing)],
         env={**os.environ, **environment, "PYSPARK_PYTHON": sys.executable}, check=False, text=True,
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
     )  # fmt: skip

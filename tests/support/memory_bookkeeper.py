@@ -377,6 +377,10 @@ class MemoryReadHandle:
         self.last_add_confirmed = self._confirmed()
         return self.last_add_confirmed
 
+    async def last_recoverable_entry(self) -> int:
+        await self._owner.step("read", self.ledger_id)
+        return self._ledger.last_entry_id
+
     async def read_batch(self, first: int, max_count: int, max_bytes: int) -> list[StoredEntry]:
         await self._owner.step("read", self.ledger_id)
         self._owner.reads += 1

@@ -152,10 +152,10 @@ class MemoryCursor:
         return self.state.acknowledge_batch(position, ack_set, batch_size)
 
     async def reset(self, position: Position) -> None:
-        if position == LATEST or position > self.ledger.last_confirmed:
-            position = self.ledger.next_position(self.ledger.last_confirmed)
-        elif position == EARLIEST or position < self.ledger.first_position:
-            position = self.ledger.first_position
+        if position == LATEST or position > self.ledger.ledgers.last_confirmed:
+            position = self.ledger.ledgers.next_position(self.ledger.ledgers.last_confirmed)
+        elif position == EARLIEST or position < self.ledger.ledgers.first_position:
+            position = self.ledger.ledgers.first_position
         await self.ledger.answered()
         self.reads_valid += 1
         self.state.reset(position)
@@ -190,7 +190,7 @@ class MemoryManagedLedger:
         self.by_name: dict[str, MemoryManagedLedger] = {}
         self.passed_over_entries = 0
         self.begun_at_ms: dict[int, int] = {}
-        self._ledgers = LedgerList()
+        self.ledgers = LedgerList()
         self._entries: dict[int, list[Buffer]] = {}
         self._pending: list[tuple[Buffer, Any]] = []
         self._watchers: list[Callable[[], None]] = []
@@ -199,10 +199,10 @@ class MemoryManagedLedger:
 
     def begin_ledger(self, ledger_id: int) -> None:
         """Roll over to a new ledger; an empty one is removed, as the real code does."""
-        for info in list(self._ledgers):
-            if not self._ledgers.entries_of(info.ledgerId):
-                self._ledgers.remove(info.ledgerId)
-        self._ledgers.add(ManagedLedgerInfo.LedgerInfo(ledgerId=ledger_id, timestamp=0))
+        for info in list(self.ledgers):
+            if not self.ledgers.entries_of(info.ledgerId):
+                self.ledgers.remove(info.ledgerId)
+        self.ledgers.add(ManagedLedgerInfo.LedgerInfo(ledgerId=ledger_id, timestamp=0))
         self._entries[ledger_id] = []
         self._current = ledger_id
 
@@ -211,20 +211,8 @@ class MemoryManagedLedger:
         return "LedgerOpened"
 
     @property
-    def last_confirmed(self) -> Position:
-        return self._ledgers.last_confirmed
-
-    @property
-    def first_position(self) -> Position:
-        return self._ledgers.first_position
-
-    @property
     def pending_count(self) -> int:
         return len(self._pending)
-
-    @property
-    def entries_total(self) -> int:
-        return self._ledgers.entries_total
 
     @property
     def bytes_total(self) -> int:
@@ -241,27 +229,12 @@ class MemoryManagedLedger:
     def end_period(self) -> None:
         """Nothing is measured."""
 
-    def next_position(self, position: Position) -> Position:
-        return self._ledgers.next_position(position)
-
-    def previous_position(self, position: Position) -> Position:
-        return self._ledgers.previous_position(position)
-
-    def check_within(self, position: Position) -> None:
-        self._ledgers.check_within(position)
-
-    def entries_between(self, after: Position, up_to: Position) -> int:
-        return self._ledgers.entries_between(after, up_to)
-
-    def closed_ms(self, ledger_id: int) -> int:
-        return self._ledgers.closed_ms(ledger_id)
-
     def begun_ms(self, ledger_id: int) -> int:
         return self.begun_at_ms.get(ledger_id, 0)
 
     def bytes_after(self, position: Position) -> int:
-        entries = self.entries_between(position, self.last_confirmed)
-        return self.bytes_total * entries // max(self.entries_total, 1)
+        entries = self.ledgers.entries_between(position, self.ledgers.last_confirmed)
+        return self.bytes_total * entries // max(self.ledgers.entries_total, 1)
 
     def watch_appends(self, callback: Callable[[], None]) -> Callable[[], None]:
         self._watchers.append(callback)
@@ -312,7 +285,7 @@ class MemoryManagedLedger:
         entries = self._entries[self._current]
         first = len(entries)
         entries.extend(data for data, _ in pending)
-        self._ledgers.set_entries(self._current, len(entries))
+        self.ledgers.set_entries(self._current, len(entries))
         self.listener.on_appended(self._current, first, contexts)
         for callback in list(self._watchers):
             callback()
@@ -321,9 +294,9 @@ class MemoryManagedLedger:
 
     def take(self, first: Position, max_entries: int, max_bytes: int) -> list[Entry]:
         """At most so many entries of one ledger and about so many bytes; one, if there is one."""
-        position = self._ledgers.ceiling(first)
+        position = self.ledgers.ceiling(first)
         entries = self._entries.get(position.ledger_id, [])
-        end = min(self._ledgers.entries_of(position.ledger_id), position.entry_id + max_entries)
+        end = min(self.ledgers.entries_of(position.ledger_id), position.entry_id + max_entries)
         found: list[Entry] = []
         for at in range(position.entry_id, end):
             max_bytes -= len(entries[at])
@@ -362,29 +335,32 @@ class MemoryManagedLedger:
     # -------------------------------------------------------------------------------- cursors
 
     def _mark_delete_before(self, start: Position) -> Position:
-        if start == LATEST or start > self.last_confirmed:
-            return self.last_confirmed
-        if start <= EARLIEST or start < self.first_position:
-            return self._ledgers.start
-        return self._ledgers.previous_position(start)
+        if start == LATEST or start > self.ledgers.last_confirmed:
+            return self.ledgers.last_confirmed
+        if start <= EARLIEST or start < self.ledgers.first_position:
+            return self.ledgers.start
+        return self.ledgers.previous_position(start)
 
     async def open_cursor(
         self, name: str, start: Position = LATEST, properties: Mapping[str, str] | None = None
     ) -> MemoryCursor:
         await self.answered()
         if name not in self.cursors:
-            state = CursorState(self._ledgers, self._mark_delete_before(start))
+            state = CursorState(self.ledgers, self._mark_delete_before(start))
             self.cursors[name] = MemoryCursor(self, name, state, True)
             self.cursors[name].string_properties = dict(properties or {})
         return self.cursors[name]
 
     def new_non_durable_cursor(self, name: str, start: Position) -> MemoryCursor:
-        return MemoryCursor(self, name, CursorState(self._ledgers, self._mark_delete_before(start)), False)
+        return MemoryCursor(self, name, CursorState(self.ledgers, self._mark_delete_before(start)), False)
 
     async def delete_cursor(self, name: str) -> None:
         await self.answered()
         if self.cursors.pop(name, None) is None:
             raise CursorNotFound(f"{self.name} has no cursor {name}")
+
+    async def settle_transactions(self, cursor: MemoryCursor) -> None:
+        """There are none of Apache's brokers here."""
 
     # -------------------------------------------------------------------------------- the rest
 
@@ -394,7 +370,7 @@ class MemoryManagedLedger:
 
     async def terminate(self) -> Position:
         self.is_terminated = True
-        return self.last_confirmed
+        return self.ledgers.last_confirmed
 
     async def trim(self) -> None:
         pass
@@ -486,7 +462,7 @@ class MemoryLedgers:
                 raise ManagedLedgerNotFound(f"{name} does not exist")
             ledger = self.by_name[name] = MemoryManagedLedger(name)
             ledger.by_name = self.by_name
-        if ledger.entries_total == 0 or not ledger.is_open:
+        if ledger.ledgers.entries_total == 0 or not ledger.is_open:
             ledger.begin_ledger(self.next_ledger_id)
             self.next_ledger_id += 1
         if not ledger.is_open:

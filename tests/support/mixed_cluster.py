@@ -38,7 +38,8 @@ Brand = Literal["ours", "apache"]
 Kind = Literal["bookie", "broker", "autorecovery"]
 
 LINE: Final = os.environ.get("MAGNETAR_APACHE_LINE") or PULSAR_VERSION
-"""Whose servers run: brokers, bookies and auto-recovery. Apache's tools and scripts are those of 4.0.8."""
+"""Whose servers run: brokers, bookies and auto-recovery. Apache's tools and scripts are those of 4.0.8; so are clients,
+where a test does not take those of the line."""
 LOGGING: Final = Path(__file__).parents[2] / "deploy" / "apache" / "log4j2.xml"
 
 READY_TIMEOUT_S: Final = 120.0
@@ -90,9 +91,9 @@ def line_command(kind: str, file: Path, memory: str) -> list[str]:
     ]  # fmt: skip
 
 
-def class_path(*more: Path) -> str:
-    """For `java -cp` and `javac -cp`: the distribution's jars and *more*."""
-    return ":".join([str(DISTRIBUTION / "lib" / "*"), *map(str, more)])
+def class_path(*more: Path, line: str = PULSAR_VERSION) -> str:
+    """For `java -cp` and `javac -cp`: a line's jars and *more*."""
+    return ":".join([str(lib_of(line) / "*"), *map(str, more)])
 
 
 def http_json(url: str, method: str = "GET", body: Any = None, timeout_s: float = 10.0) -> Any:
@@ -487,9 +488,11 @@ class MixedCluster:
         assert not check or done.returncode == 0, f"{tool} {' '.join(arguments)} failed:\n{done.stdout[-4000:]}"
         return done.stdout
 
-    def java(self, classes: Path, name: str, *arguments: str, timeout_s: float = 180.0) -> str:
+    def java(
+        self, classes: Path, name: str, *arguments: str, timeout_s: float = 180.0, line: str = PULSAR_VERSION
+    ) -> str:
         """As `run_java`, in the cluster's folder."""
-        return run_java(self.directory, classes, name, *arguments, timeout_s=timeout_s)
+        return run_java(self.directory, classes, name, *arguments, timeout_s=timeout_s, line=line)
 
 
 @contextlib.contextmanager
@@ -505,22 +508,24 @@ def cluster_with(directory: Path, *brands: Brand) -> Iterator[MixedCluster]:
         yield made
 
 
-def compile_java(sources: Sequence[Path], classes: Path) -> Path:
-    """`javac` with the distribution's jars; returns *classes*."""
+def compile_java(sources: Sequence[Path], classes: Path, *, line: str = PULSAR_VERSION) -> Path:
+    """`javac` with a line's jars; returns *classes*."""
     classes.mkdir(parents=True, exist_ok=True)
     done = subprocess.run(
-        ["javac", "-nowarn", "-cp", class_path(), "-d", str(classes), *map(str, sources)],
+        ["javac", "-nowarn", "-cp", class_path(line=line), "-d", str(classes), *map(str, sources)],
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout
     return classes
 
 
-def run_java(directory: Path, classes: Path, name: str, *arguments: str, timeout_s: float = 180.0) -> str:
+def run_java(
+    directory: Path, classes: Path, name: str, *arguments: str, timeout_s: float = 180.0, line: str = PULSAR_VERSION
+) -> str:
     """Runs a program compiled by `compile_java`; raises AssertionError with its output if it fails."""
     options = ("-Xmx384m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
     done = subprocess.run(
-        ["java", *options, "-cp", class_path(classes), name, *arguments],
+        [java_of(line), *options, "-cp", class_path(classes, line=line), name, *arguments],
         cwd=directory, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
         timeout=timeout_s, check=False,
     )  # fmt: skip

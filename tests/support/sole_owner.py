@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from broker.ownership.rules import BrokerAddress, Located
-from managed_ledger.topic_name import TopicName
+from magnetar_core.topics.topic_name import TopicName
 
 
 class SoleOwner:

@@ -30,7 +30,7 @@ def test_each_link_to_a_file_is_true(page: str) -> None:
 
 def test_the_page_of_the_lake_says_the_versions_that_are_tested() -> None:
     page = lakehouse.PAGE.read_text()
-    pinned = dict(re.findall(r"^([\w-]+)==(\S+) ", lakehouse.REQUIREMENTS.read_text(), re.MULTILINE))
+    pinned = dict(re.findall(r"^([\w-]+)==(\S+) ", (ROOT / "requirements" / "lakehouse.txt").read_text(), re.MULTILINE))
     assert f"'pyspark=={pinned['pyspark']}'" in page
     assert f"'pyiceberg[pyiceberg-core,sql-sqlite]=={pinned['pyiceberg']}'" in page
     (row,) = re.findall(r"\| Python \| Java \| PySpark \| Delta Lake \| PyIceberg \|\n\S+\n\| (.+) \|", page)

@@ -204,7 +204,7 @@ class ClusterStatus:
 def _known_from_ms(nodes: Sequence[NodeReport]) -> int:
     """Since when some node has told what it copies; 0: one does not say, as those of an earlier release."""
     began = [node.facts.get("history_from_ms") for node in nodes]
-    return min((one if type(one) is int else 0 for one in began), default=0)
+    return min((began_ms if type(began_ms) is int else 0 for began_ms in began), default=0)
 
 
 def _auditor(overview: Overview) -> dict[str, Any]:

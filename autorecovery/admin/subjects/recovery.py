@@ -298,14 +298,14 @@ class RecoveryCalls:
         bookies = [checked_bookie(bookie) for bookie in asked.body["bookies"]]
         if len(self._tasks) >= RECOVERIES_MAX:
             raise Refused(429, f"{RECOVERIES_MAX} recoveries are under way; try again when one of them has ended")
-        made = _Recovery(secrets.token_hex(8), bookies, asked.caller.name, self._clock.wall_ms())
-        self._recoveries[made.id] = made
+        begun = _Recovery(secrets.token_hex(8), bookies, asked.caller.name, self._clock.wall_ms())
+        self._recoveries[begun.id] = begun
         ended = [recovery.id for recovery in self._recoveries.values() if recovery.state != RUNNING]
         for recovery_id in ended[: max(len(ended) - ENDED_MAX, 0)]:
             del self._recoveries[recovery_id]
         skip_open, delete_cookies = asked.body.get("skip_open", False), asked.body.get("delete_cookies", False)
-        self._tasks.spawn(self._run(made, skip_open=skip_open, delete_cookies=delete_cookies), made.id)
-        return made.facts()
+        self._tasks.spawn(self._run(begun, skip_open=skip_open, delete_cookies=delete_cookies), begun.id)
+        return begun.facts()
 
     async def _run(self, recovery: _Recovery, *, skip_open: bool, delete_cookies: bool) -> None:
         def note(done: int, total: int) -> None:

@@ -90,12 +90,14 @@ class Note:
     def looked_at(self, following: int, published: Collection[DoubtRange], absent: Collection[int]) -> "Note":
         """The next ledger gets *following*, and the store has *published*; of the suspects *absent* have no record.
 
-        It is over when none is left, and the ranges are gone, as they are when newer metadata were put back.
+        It is over when none is left, and the ranges are gone, as they are when newer metadata were put back. It does
+        not begin at the first look of a bookie that has nothing of the ranges: it is new, and has no part in them.
         """
         fresh = [doubted for doubted in published if doubted not in self.known]
         doubts = frozenset(absent)
         opened = self.open_ms or max((doubted.noticed_ms for doubted in fresh), default=0)
-        is_over = not doubts and not published
+        is_new = not self.revision and not self.is_open
+        is_over = not doubts and (is_new or not published)
         return replace(
             self,
             given=max(self.given, following - 1),

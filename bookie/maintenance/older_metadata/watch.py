@@ -128,7 +128,9 @@ class OlderMetadata:
             self._log_change(note)
             return None
         first = max(following - UNDER_WAY_MAX, 0)
-        absent = sorted({*absent, *await metadata.without_record(one for one in held if first <= one < following)})
+        absent = sorted(
+            {*absent, *await metadata.without_record(ledger_id for ledger_id in held if first <= ledger_id < following)}
+        )
         newer = DoubtRange(first, newest, self._clock.wall_ms(), self._bookie_id)
         await self._keep(note.looked_at(0, published, absent).opened(newer, absent))
         self._log_change(note)

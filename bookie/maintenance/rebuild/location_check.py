@@ -85,7 +85,7 @@ def check_locations(
     *follow* is given: following one costs a read of its log. Later ones come from flushes since then; only the
     existence of their logs is checked."""
     located = directory.index.locations(ledger_id, first, JOB_LOCATIONS)
-    old = [one for one in located if one[1] < end]
+    old = [location for location in located if location[1] < end]
     # Locations of later flushes lead into logs that exist; other locations may not.
     newer = {fmt.split_location(location)[0] for _, location in located if location >= end}
     gone = {log_id for log_id in newer if not _log_exists(files, directory, log_id)}

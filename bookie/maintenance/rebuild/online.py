@@ -164,7 +164,7 @@ class OnlineRebuild:
         )
 
     def trigger(self) -> None:
-        """Begin a rebuild, unless one is under way."""
+        """Begin a rebuild in the background, unless one is under way. It fences every ledger of the bookie."""
         if self._is_running or self._stopping:
             return
         self._begin()  # before the task runs, so that the status shows it at once

@@ -130,7 +130,7 @@ class EntryLogs:
     def __init__(self, files: Files, directory: str, log_bytes_max: int, page_cache_bytes: int = 0) -> None:
         """*page_cache_bytes* of the newest log stay in the page cache (rule 6); 0: the system decides."""
         self._files = files
-        self._directory = directory
+        self.directory = directory
         self._log_bytes_max = log_bytes_max
         self._page_cache_bytes = page_cache_bytes
         self._uncached_to = 0
@@ -144,42 +144,34 @@ class EntryLogs:
         self._read_before = ReadBefore()
         self._opening = threading.Lock()
         self._numbering = threading.Lock()
-        self._current_log_id: int | None = None
-
-    @property
-    def directory(self) -> str:
-        return self._directory
-
-    @property
-    def current_log_id(self) -> int | None:
+        self.current_log_id: int | None = None
         """The log that takes entries and must not be removed; None if the next append begins one."""
-        return self._current_log_id
 
     def closed_logs(self) -> list[int]:
         """Logs that take no entries any more. Call it on the flusher's thread: entries of a flush under way are not in
         the index yet, so its logs would look dead."""
-        return [log_id for log_id in list_logs(self._files, self._directory) if log_id != self._current_log_id]
+        return [log_id for log_id in list_logs(self._files, self.directory) if log_id != self.current_log_id]
 
     def next_log_id(self) -> int:
         """An id that no log of this directory had. Any thread. Raises OSError."""
         with self._numbering:
             log_id = self._log_id + 1
             if log_id > fmt.LOG_ID_MAX:
-                raise OSError(f"entry log ids are used up in {self._directory}")
-            replace_file(self._files, posixpath.join(self._directory, "lastId"), f"{log_id:x}\n".encode())
+                raise OSError(f"entry log ids are used up in {self.directory}")
+            replace_file(self._files, posixpath.join(self.directory, "lastId"), f"{log_id:x}\n".encode())
             self._log_id = log_id
             return log_id
 
     def remove(self, log_id: int) -> File | None:
         """Remove a closed log, durably. Returns its open file. The caller closes it when no reader can be using it
         any more; the disk space is free only then. Raises OSError."""
-        assert log_id != self._current_log_id, f"log {log_id:x} takes entries"
+        assert log_id != self.current_log_id, f"log {log_id:x} takes entries"
         with contextlib.suppress(FileNotFoundError):
-            self._files.remove(posixpath.join(self._directory, file_name(log_id)))
+            self._files.remove(posixpath.join(self.directory, file_name(log_id)))
         # After its name: a reader that came in between would open it again, and nobody would close that.
         with self._opening:
             file = self._open.pop(log_id, None)
-        self._files.sync_directory(self._directory)
+        self._files.sync_directory(self.directory)
         return file
 
     def append(self, entries: Sequence[tuple[int, int, Buffer]]) -> list[tuple[int, int, int]]:
@@ -212,9 +204,9 @@ class EntryLogs:
 
         The loops run inside built-in functions: that takes a third of the time of a Python loop over the entries.
         """
-        assert self._current_log_id is not None
+        assert self.current_log_id is not None
         ledger_ids, entry_ids, bodies = zip(*entries, strict=True)
-        start = self._current_log_id << 32 | self._offset + fmt.SIZE.size
+        start = self.current_log_id << 32 | self._offset + fmt.SIZE.size
         locations.extend(zip(ledger_ids, entry_ids, accumulate(sizes, initial=start), strict=False))
         ledger_bytes = self._bytes_of_ledgers
         at = 0
@@ -367,7 +359,7 @@ class EntryLogs:
         """Whether this read of a log does (rule 8)."""
         if size_bytes < _PAST_CACHE_BYTES_MIN or not self._page_cache_bytes:
             return False
-        if log_id == self._current_log_id and offset + size_bytes > self._uncached_to:
+        if log_id == self.current_log_id and offset + size_bytes > self._uncached_to:
             return False
         return not self._read_before.has(log_id, offset)
 
@@ -389,7 +381,7 @@ class EntryLogs:
 
     def file_bytes(self, log_id: int) -> int:
         # Open the file again: a reader's open file may have been opened while the log still grew.
-        file = self._files.open(posixpath.join(self._directory, file_name(log_id)))
+        file = self._files.open(posixpath.join(self.directory, file_name(log_id)))
         try:
             return file.size_bytes()
         finally:
@@ -423,7 +415,7 @@ class EntryLogs:
         return int(size)
 
     def _damage(self, log_id: int, offset: int, ledger_id: int, entry_id: int, problem: str) -> Corruption:
-        path = posixpath.join(self._directory, file_name(log_id))
+        path = posixpath.join(self.directory, file_name(log_id))
         return Corruption(f"{path} offset {offset}: expected ledger {ledger_id} entry {entry_id}, {problem}")
 
     def _reader(self, log_id: int) -> File:
@@ -432,7 +424,7 @@ class EntryLogs:
             with self._opening:
                 file = self._open.get(log_id)
                 if file is None:
-                    path = posixpath.join(self._directory, file_name(log_id))
+                    path = posixpath.join(self.directory, file_name(log_id))
                     file = self._files.open(path)
                     file.without_read_ahead()
                     file.prepare_read_once()
@@ -451,10 +443,10 @@ class EntryLogs:
 
     def _newest_id(self) -> int:
         newest = -1
-        logs = list_logs(self._files, self._directory)
+        logs = list_logs(self._files, self.directory)
         if logs:
             newest = logs[-1]
-        path = posixpath.join(self._directory, "lastId")
+        path = posixpath.join(self.directory, "lastId")
         if self._files.exists(path):
             text = read_file(self._files, path).decode("ascii", "replace").strip()
             try:
@@ -482,14 +474,14 @@ class EntryLogs:
         if self._file is not None:
             self._seal()
         log_id = self.next_log_id()
-        file = self._files.create(posixpath.join(self._directory, file_name(log_id)))
-        self._current_log_id = log_id
+        file = self._files.create(posixpath.join(self.directory, file_name(log_id)))
+        self.current_log_id = log_id
         self._file = file
         file.append([fmt.encode_header()])
         self._offset = fmt.HEADER_BYTES
         self._uncached_to = 0
         self._bytes_of_ledgers = {}
-        self._files.sync_directory(self._directory)
+        self._files.sync_directory(self.directory)
 
     def _seal(self) -> None:
         assert self._file is not None
@@ -499,10 +491,10 @@ class EntryLogs:
         self._file.sync()
         self._forget(map_offset)
         self._file.close()
-        self._file = self._current_log_id = None
+        self._file = self.current_log_id = None
 
     def _abandon(self) -> None:
         if self._file is not None:
             with contextlib.suppress(OSError):
                 self._file.close()
-            self._file = self._current_log_id = None
+            self._file = self.current_log_id = None

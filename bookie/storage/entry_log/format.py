@@ -18,7 +18,7 @@ import struct
 from collections.abc import Callable, Iterator, Mapping
 from typing import Final, NamedTuple
 
-from magnetar_core.runtime.types import MIB, NEWER, Corruption
+from magnetar_core.runtime.types import MIB, START_NEWER, Corruption
 
 MAGIC: Final = b"BKLO"
 HEADER_BYTES: Final = 1024
@@ -72,7 +72,7 @@ def decode_header(data: bytes, path: str) -> Header:
     if magic != MAGIC:
         raise Corruption(f"{path} offset 0: {magic!r}, expected {MAGIC!r}")
     if version not in (0, VERSION):
-        raise Corruption(f"{path}: entry log version {version}; known are 0 and {VERSION}; {NEWER}")
+        raise Corruption(f"{path}: entry log version {version}; known are 0 and {VERSION}; {START_NEWER}")
     return Header(version, map_offset, count) if version else Header(0, 0, 0)
 
 

@@ -37,7 +37,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from magnetar_core.bookkeeper.wire.checksum import crc32c
-from magnetar_core.runtime.types import MIB, NEWER, Buffer, Corruption
+from magnetar_core.runtime.types import MIB, START_NEWER, Buffer, Corruption
 
 MAGIC: Final = b"BKLG"
 HEADER_BYTES: Final = 512
@@ -198,8 +198,8 @@ def decode_header(data: bytes, path: str) -> Header | None:
         return None
     version = LENGTH.unpack_from(data, len(MAGIC))[0]
     if not 2 <= version <= VERSION_MAX:
-        way_out = f"; {NEWER}" if version > VERSION_MAX else ""
-        raise Corruption(f"{path}: journal version {version}; known are 1 to {VERSION_MAX}{way_out}")
+        advice = f"; {START_NEWER}" if version > VERSION_MAX else ""
+        raise Corruption(f"{path}: journal version {version}; known are 1 to {VERSION_MAX}{advice}")
     if version < 5:
         return Header(version, OLD_HEADER_BYTES, sealed=False)
     if len(data) < HEADER_BYTES:
@@ -269,13 +269,9 @@ class Scan:
         self._path = path
         self.end_offset = max(start, header.first_offset)
         self.torn: str | None = None
-        self.any_record = False
 
     def __iter__(self) -> Iterator[Record]:
-        records = self._sealed() if self._header.sealed else self._plain()
-        for record in records:
-            self.any_record = True
-            yield record
+        return self._sealed() if self._header.sealed else self._plain()
 
     def _plain(self) -> Iterator[Record]:
         try:

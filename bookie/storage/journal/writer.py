@@ -267,7 +267,7 @@ class Journal:
         slow: SlowOperations | None = None,
     ) -> None:
         """*latency* and *slow* get the duration of groups, if there is a *clock*."""
-        self._writer = writer
+        self.writer = writer
         self._name = name
         self._now: Callable[[], float] = no_clock if clock is None else clock.monotonic
         self._is_timed = clock is not None
@@ -295,16 +295,12 @@ class Journal:
         """Write everything that was put, then close the file."""
         await self._worker.stop()
         if self._worker.error is None:
-            self._writer.close()
+            self.writer.close()
 
     @property
     def mark(self) -> Mark:
         """The end of the last group that was synced; every record before it is in the journal."""
-        return self._writer.durable_mark
-
-    @property
-    def writer(self) -> JournalWriter:
-        return self._writer
+        return self.writer.durable_mark
 
     @property
     def waiting(self) -> int:
@@ -326,7 +322,7 @@ class Journal:
         self._worker.put([(self._refusals_learnt, (records, must_sync, done, argument))])
 
     def _work(self, puts: Sequence[_Put]) -> None:
-        writer = self._writer
+        writer = self.writer
         taken_s = self._now()
         write_s, sync_s, syncs, written = writer.write_s, writer.sync_s, writer.syncs, writer.written_bytes
         late = 0

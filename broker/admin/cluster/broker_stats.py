@@ -15,6 +15,7 @@ from broker.admin.numbers.stats import consumer_stats, producer_stats
 from broker.admin.rights import Routes
 from broker.broker import Broker
 from broker.security.authorization import Operation
+from broker.topic.rates.averages import BYTE_RATE, MESSAGE_RATE
 from broker.topic.reading.subscription import Subscription
 from broker.topic.topic import Topic
 
@@ -87,12 +88,12 @@ def _of_namespace(topic: Topic) -> dict[str, float]:
     return {
         "brk_in_rate": rate_in,
         "brk_in_tp_rate": bytes_in,
-        "brk_out_rate": sum((one.rates.values[0] for one in subscriptions), 0.0),
-        "brk_out_tp_rate": sum((one.rates.values[1] for one in subscriptions), 0.0),
-        "brk_msg_backlog": float(sum(one.cursor.backlog() for one in subscriptions)),
+        "brk_out_rate": sum((subscription.rates.values[MESSAGE_RATE] for subscription in subscriptions), 0.0),
+        "brk_out_tp_rate": sum((subscription.rates.values[BYTE_RATE] for subscription in subscriptions), 0.0),
+        "brk_msg_backlog": float(sum(subscription.cursor.backlog() for subscription in subscriptions)),
         "brk_storage_size": float(topic.ledger.bytes_total),
         "brk_no_of_producers": len(topic.producers),
-        "brk_no_of_consumers": sum(len(one.consumers) for one in subscriptions),
+        "brk_no_of_consumers": sum(len(subscription.consumers) for subscription in subscriptions),
         "brk_no_of_subscriptions": len(subscriptions),
     }
 
@@ -117,27 +118,29 @@ def _of_ledger(topic: Topic) -> dict[str, float]:
 
 def _topic(topic: Topic) -> dict[str, Any]:
     ledger = topic.ledger
-    producers = [one for one in topic.producers.values() if not one.is_waiting]
+    producers = [producer for producer in topic.producers.values() if not producer.is_waiting]
     subscriptions = dict(topic.subscriptions)
-    durable = [one.cursor.mark_delete_position for one in subscriptions.values() if one.is_durable]
+    durable = [
+        subscription.cursor.mark_delete_position for subscription in subscriptions.values() if subscription.is_durable
+    ]
     rate_in, bytes_in, *_ = topic.rates.values
     counted, _ = topic.gone
     for subscription in subscriptions.values():
         counted = counted.plus(subscription.counted)
     return {
-        "publishers": [_some(producer_stats(one), _OF_PUBLISHERS) for one in producers],
+        "publishers": [_some(producer_stats(producer), _OF_PUBLISHERS) for producer in producers],
         "replication": {},
-        "subscriptions": {name: _subscription(topic, one) for name, one in subscriptions.items()},
+        "subscriptions": {name: _subscription(topic, subscription) for name, subscription in subscriptions.items()},
         "producerCount": len(producers),
         "averageMsgSize": bytes_in / rate_in if rate_in else 0.0,
         "msgRateIn": rate_in,
-        "msgRateOut": sum((one.rates.values[0] for one in subscriptions.values()), 0.0),
+        "msgRateOut": sum((subscription.rates.values[MESSAGE_RATE] for subscription in subscriptions.values()), 0.0),
         "msgInCount": topic.messages_in,
         "bytesInCount": topic.bytes_in,
         "msgOutCount": counted.messages,
         "bytesOutCount": counted.bytes,
         "msgThroughputIn": bytes_in,
-        "msgThroughputOut": sum((one.rates.values[1] for one in subscriptions.values()), 0.0),
+        "msgThroughputOut": sum((subscription.rates.values[BYTE_RATE] for subscription in subscriptions.values()), 0.0),
         "storageSize": ledger.bytes_total,
         "backlogSize": ledger.bytes_after(min(durable)) if durable else 0,
         "pendingAddEntriesCount": ledger.pending_count,
@@ -152,14 +155,14 @@ def _subscription(topic: Topic, subscription: Subscription) -> dict[str, Any]:
     cursor = subscription.cursor
     durable = topic.ledger.cursors.get(subscription.name)
     return {
-        "consumers": [_some(consumer_stats(one), members) for one in subscription.consumers],
+        "consumers": [_some(consumer_stats(consumer), members) for consumer in subscription.consumers],
         "msgBacklog": cursor.backlog(),
         "msgRateExpired": expired,
         "msgRateOut": rate,
         "messageAckRate": acked,
         "msgThroughputOut": size,
         "msgRateRedeliver": again,
-        "numberOfEntriesSinceFirstNotAckedMessage": topic.ledger.entries_between(
+        "numberOfEntriesSinceFirstNotAckedMessage": topic.ledger.ledgers.entries_between(
             cursor.mark_delete_position, cursor.read_position
         ),
         "totalNonContiguousDeletedMessagesRange": 0 if durable is None else durable.range_count,

@@ -73,6 +73,8 @@ class BundlesApi:
             if destination is None:
                 raise Refused(409, "Not allowed unload namespace bundle to inactive destination broker")
             owner = await self._ownership.owner_of(bundle)
+            if owner == destination:
+                return done()  # given back, it would go to whichever broker is asked first
             if owner not in (None, self._ownership.address) and self._ownership.members.is_leader:
                 # Apache's brokers send such a call to the leader: it must not go back to them.
                 await self._work.move_from(owner, bundle, destination)
@@ -80,7 +82,7 @@ class BundlesApi:
         if not await self._is_here(request, bundle):
             if destination is not None:
                 await self._work.take(bundle, destination)
-        elif destination is None or destination == self._ownership.address:
+        elif destination is None:
             await self._work.unload(bundle)
         else:
             await self._work.move(bundle, destination)
@@ -114,8 +116,8 @@ class BundlesApi:
         bundle = await self._named(request)
         topics = await self._work.topics(bundle)
         if wanted := request.query.getall("topics", []):
-            named = {parse_topic(one) for one in wanted}
-            topics = [one for one in topics if one in named]
+            named = {parse_topic(name) for name in wanted}
+            topics = [name for name in topics if name in named]
         namespace, _, text = bundle.rpartition("/")
         hashes = {name.full: bundle_hash(name) for name in sorted(topics, key=bundle_hash)}
         return json_answer({"namespace": namespace, "bundle": text, "topicHashPositions": hashes})
@@ -150,5 +152,5 @@ def _are_positions(value: object) -> bool:
     return (
         isinstance(value, list)
         and len(value) <= POSITIONS_MAX
-        and all(isinstance(one, int) and not isinstance(one, bool) for one in value)
+        and all(isinstance(item, int) and not isinstance(item, bool) for item in value)
     )

@@ -20,8 +20,7 @@ from broker.errors import TopicNotFound
 from broker.ownership.ownership import BundleOwnership
 from broker.security.authorization import Operation
 from broker.topic.topic import Topic
-from managed_ledger.records.paths import decode
-from managed_ledger.topic_name import TopicName
+from magnetar_core.topics.topic_name import TopicName, decode
 
 
 class BacklogApi:

@@ -36,8 +36,7 @@ from broker.policies.permissions import (
 )
 from broker.records.json_records import RecordInUse
 from broker.security.authorization import Operation
-from managed_ledger.records.paths import decode
-from managed_ledger.topic_name import NON_PERSISTENT, PERSISTENT, TopicName
+from magnetar_core.topics.topic_name import NON_PERSISTENT, PERSISTENT, TopicName, decode
 
 
 class NamespacesApi:

@@ -22,6 +22,7 @@ Rules:
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
 from typing import Final, TypeVar
 
 from broker.admin.numbers.ledger_metrics import cache_samples, cursor_samples, ledger_samples, tail_samples
@@ -32,18 +33,20 @@ from broker.names import is_internal_subscription, remote_cluster
 from broker.settings.config import BrokerConfig
 from broker.settings.groups.authentication import PROVIDERS
 from broker.topic.clients.consumer import Consumer
-from broker.topic.clients.producer import Producer
+from broker.topic.clients.producer import DROP_RATE, Producer
 from broker.topic.dispatchers.delayed import DELAYED_SIZE
 from broker.topic.non_persistent.subscription import NonPersistentSubscription
 from broker.topic.non_persistent.topic import NonPersistentTopic
 from broker.topic.ports import CursorPort
+from broker.topic.rates.averages import BYTE_RATE, MESSAGE_RATE
 from broker.topic.reading.subscription import Subscription
 from broker.topic.topic import Topic
 from magnetar_core.runtime.data.buckets import LATENCY_NAMES, QUOTA_CHECK_BOUNDS, SIZE_NAMES, Period
 from magnetar_core.runtime.observe import Labels, Sample, Summary
+from magnetar_core.security.sources import open_to_others, path_in
+from magnetar_core.topics.topic_name import TopicName
 from managed_ledger.compacted.entry import COMPACTION_CURSOR
 from managed_ledger.cursors.managed_cursor import ManagedCursor
-from managed_ledger.topic_name import TopicName
 
 C = TypeVar("C")
 
@@ -125,13 +128,18 @@ def broker_samples(broker: Broker, bundles: Sequence[str]) -> Iterator[Sample | 
     persistent = list(broker.topics.values())
     scrape = _Scrape(config)
     for topic in persistent:
-        subscriptions = {name: _of_subscription(topic, one, config) for name, one in list(topic.subscriptions.items())}
+        subscriptions = {
+            name: _of_subscription(topic, subscription, config)
+            for name, subscription in list(topic.subscriptions.items())
+        }
         if (compaction := topic.compactor.cursor) is not None:
             subscriptions[COMPACTION_CURSOR] = _of_compaction(topic, compaction, config)
         yield from scrape.topic(topic, _of_topic(topic, subscriptions), subscriptions)
         scrape.count_bytes(topic, subscriptions)
     for passing in list(broker.non_persistent.by_name.values()):
-        numbers = {name: _of_passing_subscription(one) for name, one in list(passing.subscriptions.items())}
+        numbers = {
+            name: _of_passing_subscription(subscription) for name, subscription in list(passing.subscriptions.items())
+        }
         yield from scrape.topic(passing, _of_passing_topic(passing, numbers), numbers)
     yield from scrape.sums()
     yield from _of_quota_checks(cluster, broker.periodic.quota_checks.so_far)
@@ -201,7 +209,9 @@ class _Scrape:
                 for consumer in self._room_for(subscription.consumers):
                     yield from _samples(_of_consumer(consumer), (*of_subscription, *_consumer_labels(consumer)))
         if config.expose_producer_metrics:
-            for producer in self._room_for([one for one in topic.producers.values() if not one.is_waiting]):
+            for producer in self._room_for(
+                [producer for producer in topic.producers.values() if not producer.is_waiting]
+            ):
                 own = (("producer_name", producer.name), ("producer_id", str(producer.producer_id)))
                 yield from _samples(_of_producer(producer), (*labels, *own))
 
@@ -298,12 +308,12 @@ def _of_clients(
     every = list(subscriptions.values())
     return {
         "pulsar_subscriptions_count": len(subscriptions),
-        "pulsar_producers_count": sum(not one.is_waiting for one in topic.producers.values()),
-        "pulsar_consumers_count": sum(one["pulsar_subscription_consumers_count"] for one in every),
+        "pulsar_producers_count": sum(not producer.is_waiting for producer in topic.producers.values()),
+        "pulsar_consumers_count": sum(numbers["pulsar_subscription_consumers_count"] for numbers in every),
         "pulsar_rate_in": rate_in,
-        "pulsar_rate_out": sum(one["pulsar_subscription_msg_rate_out"] for one in every),
+        "pulsar_rate_out": sum(numbers["pulsar_subscription_msg_rate_out"] for numbers in every),
         "pulsar_throughput_in": bytes_in,
-        "pulsar_throughput_out": sum(one["pulsar_subscription_msg_throughput_out"] for one in every),
+        "pulsar_throughput_out": sum(numbers["pulsar_subscription_msg_throughput_out"] for numbers in every),
         "pulsar_average_msg_size": bytes_in / rate_in if rate_in else 0.0,
         "pulsar_in_messages_total": topic.messages_in,
         "pulsar_in_bytes_total": topic.bytes_in,
@@ -312,20 +322,20 @@ def _of_clients(
 
 
 def _of_passing_topic(topic: NonPersistentTopic, subscriptions: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
-    producers = [one for one in topic.producers.values() if not one.is_waiting]
-    rate_in = sum(one.rates.values[0] for one in producers)
-    bytes_in = sum(one.rates.values[1] for one in producers)
+    producers = [producer for producer in topic.producers.values() if not producer.is_waiting]
+    rate_in = sum(producer.rates.values[MESSAGE_RATE] for producer in producers)
+    bytes_in = sum(producer.rates.values[BYTE_RATE] for producer in producers)
     return {
         **_of_clients(topic, subscriptions, rate_in, bytes_in),
-        "magnetar_publish_drop_rate": sum(one.rates.values[3] for one in producers),
+        "magnetar_publish_drop_rate": sum(producer.rates.values[DROP_RATE] for producer in producers),
     }
 
 
 def _of_passing_subscription(subscription: NonPersistentSubscription) -> dict[str, float]:
     consumers = list(subscription.consumers)
     return {
-        "pulsar_subscription_msg_rate_out": sum(one.rates.values[0] for one in consumers),
-        "pulsar_subscription_msg_throughput_out": sum(one.rates.values[1] for one in consumers),
+        "pulsar_subscription_msg_rate_out": sum(consumer.rates.values[MESSAGE_RATE] for consumer in consumers),
+        "pulsar_subscription_msg_throughput_out": sum(consumer.rates.values[BYTE_RATE] for consumer in consumers),
         "pulsar_subscription_msg_drop_rate": subscription.drops.values[0],
         "pulsar_subscription_consumers_count": len(consumers),
         "pulsar_out_messages_total": subscription.messages_out_in_all,
@@ -347,7 +357,9 @@ def _of_quota_checks(cluster: tuple[str, str], checks: Period) -> Iterator[Sampl
 
 def topic_numbers(topic: Topic) -> dict[str, float]:
     """The metrics of one topic, by name."""
-    return _of_topic(topic, {name: _of_subscription(topic, one) for name, one in list(topic.subscriptions.items())})
+    return _of_topic(
+        topic, {name: _of_subscription(topic, subscription) for name, subscription in list(topic.subscriptions.items())}
+    )
 
 
 def _samples(numbers: Mapping[str, float], labels: Labels) -> Iterator[Sample]:
@@ -359,7 +371,11 @@ def _of_topic(topic: Topic, subscriptions: Mapping[str, Mapping[str, float]]) ->
     rate_in, bytes_in, written, read, missed = topic.rates.values
     ledger, compaction = topic.ledger, topic.compactor.facts
     backlog = [values["pulsar_subscription_back_log"] for values in subscriptions.values()]
-    durable = [one.cursor.mark_delete_position for one in topic.subscriptions.values() if one.is_durable]
+    durable = [
+        subscription.cursor.mark_delete_position
+        for subscription in topic.subscriptions.values()
+        if subscription.is_durable
+    ]
     numbers: dict[str, float] = {
         **_of_clients(topic, subscriptions, rate_in, bytes_in),
         "pulsar_storage_size": ledger.bytes_total * ledger.config.write_quorum,
@@ -370,7 +386,8 @@ def _of_topic(topic: Topic, subscriptions: Mapping[str, Mapping[str, float]]) ->
         "pulsar_storage_backlog_quota_limit": topic.limits.storage_quota.limit_bytes,
         "pulsar_storage_backlog_quota_limit_time": topic.limits.age_quota.limit_s,
         "pulsar_delayed_message_index_size_bytes": sum(
-            one["pulsar_subscription_delayed_message_index_size_bytes"] for one in subscriptions.values()
+            subscription["pulsar_subscription_delayed_message_index_size_bytes"]
+            for subscription in subscriptions.values()
         ),
         "magnetar_lost_entries_skipped_total": ledger.passed_over_entries,
     }
@@ -401,7 +418,7 @@ def _of_period(name: str, bounds: Sequence[str], overflow: str, period: Period) 
 def _of_subscription(topic: Topic, subscription: Subscription, config: BrokerConfig | None = None) -> dict[str, float]:
     consumers = subscription.consumers
     backlog, held = subscription.cursor.backlog(), subscription.held
-    rates, counted = subscription.rates.values, subscription.counted
+    counted, (rate, size, redelivered, acked, _, expired) = subscription.counted, subscription.rates.values
     return {
         **_size_of(topic, subscription.cursor, config),
         # Worked out where nobody consumes only: few subscriptions, and the ones that an alert is about.
@@ -413,11 +430,11 @@ def _of_subscription(topic: Topic, subscription: Subscription, config: BrokerCon
         "pulsar_subscription_unacked_messages": subscription.unacked_messages,
         "pulsar_subscription_blocked_on_unacked_messages": held.is_blocked,
         "magnetar_subscription_blocked_consumers": sum(consumer.is_blocked for consumer in consumers),
-        "pulsar_subscription_msg_rate_out": rates[0],
-        "pulsar_subscription_msg_throughput_out": rates[1],
-        "pulsar_subscription_msg_rate_redeliver": rates[2],
-        "pulsar_subscription_msg_ack_rate": rates[3],
-        "pulsar_subscription_msg_rate_expired": rates[5],
+        "pulsar_subscription_msg_rate_out": rate,
+        "pulsar_subscription_msg_throughput_out": size,
+        "pulsar_subscription_msg_rate_redeliver": redelivered,
+        "pulsar_subscription_msg_ack_rate": acked,
+        "pulsar_subscription_msg_rate_expired": expired,
         "pulsar_subscription_in_replay": held.replayed,
         "pulsar_subscription_last_mark_delete_advanced_timestamp": subscription.acking.last_advanced_ms,
         "pulsar_subscription_consumers_count": len(consumers),
@@ -480,12 +497,23 @@ def _of_resource_groups(broker: Broker, cluster: tuple[str, str]) -> Iterator[Sa
 
 def certificate_left_s(broker: Broker) -> float | None:
     """How long the certificates of the broker's ports are still valid, the shortest; None: it has none."""
-    both = [one for one in (broker.certificates, broker.web_certificates) if one is not None]
-    return min((one.ends_s - broker.now_ms() / 1000 for one in both), default=None)
+    both = [certificates for certificates in (broker.certificates, broker.web_certificates) if certificates is not None]
+    return min((certificates.ends_s - broker.now_ms() / 1000 for certificates in both), default=None)
+
+
+def open_keys(broker: Broker) -> list[str]:
+    """The files with keys of the broker's ports and tokens that every user of its machine may read."""
+    config = broker.config
+    both = [certificates for certificates in (broker.certificates, broker.web_certificates) if certificates is not None]
+    ports = [certificates.files.secrets for certificates in both]
+    tokens = [path_in(text) for text in (config.token_secret_key, *config.token_secret_keys) if text]
+    return open_to_others([*chain.from_iterable(ports), *filter(None, tokens)])
 
 
 def _of_security(broker: Broker) -> Iterator[Sample]:
     server, doors = broker.server, broker.doors
+    text = "files with keys of the ports and of tokens that every user of the machine may read"
+    yield Sample("magnetar_broker_keys_open_to_others", len(open_keys(broker)), (), text)
     failed = server.handshakes_failed
     yield Sample("magnetar_broker_tls_handshakes_failed_total", failed, help="TLS handshakes at the binary port")
     if broker.certificates is not None or broker.web_certificates is not None:

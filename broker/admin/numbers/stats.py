@@ -9,13 +9,14 @@ from typing import Any, Final, NamedTuple
 
 from broker.names import is_internal_subscription, remote_cluster
 from broker.topic.clients.consumer import Consumer
-from broker.topic.clients.producer import Producer
+from broker.topic.clients.producer import DROP_RATE, Producer
 from broker.topic.compaction.compactor import CompactionFacts
 from broker.topic.dispatchers.delayed import DELAYED_SIZE
 from broker.topic.dispatchers.dispatcher import Draining
 from broker.topic.non_persistent.subscription import NonPersistentSubscription
 from broker.topic.non_persistent.topic import NonPersistentTopic
 from broker.topic.ports import CursorPort
+from broker.topic.rates.averages import BYTE_RATE, MESSAGE_RATE
 from broker.topic.reading.looking import earliest_ms
 from broker.topic.reading.subscription import Subscription
 from broker.topic.topic import Topic
@@ -117,34 +118,45 @@ async def topic_stats(topic: Topic, owner: str, wanted: Wanted) -> dict[str, Any
     earliest: dict[str, int] = {}
     compaction = topic.compactor.cursor
     if wanted.earliest_time:
-        cursors: dict[str, CursorPort | ManagedCursor] = {name: one.cursor for name, one in topic.subscriptions.items()}
+        cursors: dict[str, CursorPort | ManagedCursor] = {
+            name: subscription.cursor for name, subscription in topic.subscriptions.items()
+        }
         if compaction is not None:
             cursors[COMPACTION_CURSOR] = compaction
         for name, cursor in cursors.items():
             earliest[name] = await earliest_ms(ledger, cursor.mark_delete_position) if cursor.backlog() > 0 else -1
     subscriptions = {
-        name: _subscription(topic, one, wanted, earliest.get(name, 0)) for name, one in topic.subscriptions.items()
+        name: _subscription(topic, subscription, wanted, earliest.get(name, 0))
+        for name, subscription in topic.subscriptions.items()
     }
     if compaction is not None:
         subscriptions[COMPACTION_CURSOR] = _compaction_cursor(
             topic, compaction, wanted, earliest.get(COMPACTION_CURSOR, 0)
         )
-    producers = [one for one in topic.producers.values() if not one.is_waiting]
-    durable = [one.cursor.mark_delete_position for one in topic.subscriptions.values() if one.is_durable]
+    producers = [producer for producer in topic.producers.values() if not producer.is_waiting]
+    durable = [
+        subscription.cursor.mark_delete_position
+        for subscription in topic.subscriptions.values()
+        if subscription.is_durable
+    ]
     backlog_bytes = ledger.bytes_after(min(durable)) if durable else 0
     rate_in, bytes_in, *_ = topic.rates.values
     gone, gone_internal = topic.gone
-    internal = sum(one["bytesOutCounter"] for name, one in subscriptions.items() if is_internal_subscription(name))
+    internal = sum(
+        subscription["bytesOutCounter"]
+        for name, subscription in subscriptions.items()
+        if is_internal_subscription(name)
+    )
     return {
         "msgRateIn": rate_in,
         "msgThroughputIn": bytes_in,
-        "msgRateOut": _total(one["msgRateOut"] for one in subscriptions.values()),
-        "msgThroughputOut": _total(one["msgThroughputOut"] for one in subscriptions.values()),
+        "msgRateOut": _total(subscription["msgRateOut"] for subscription in subscriptions.values()),
+        "msgThroughputOut": _total(subscription["msgThroughputOut"] for subscription in subscriptions.values()),
         "bytesInCounter": topic.bytes_in,
         "msgInCounter": topic.messages_in,
         "systemTopicBytesInCounter": topic.bytes_in if topic.name.is_system else 0,
-        "bytesOutCounter": gone.bytes + sum(one["bytesOutCounter"] for one in subscriptions.values()),
-        "msgOutCounter": gone.messages + sum(one["msgOutCounter"] for one in subscriptions.values()),
+        "bytesOutCounter": gone.bytes + sum(subscription["bytesOutCounter"] for subscription in subscriptions.values()),
+        "msgOutCounter": gone.messages + sum(subscription["msgOutCounter"] for subscription in subscriptions.values()),
         "bytesOutInternalCounter": gone_internal.bytes + internal,
         "averageMsgSize": bytes_in / rate_in if rate_in else 0.0,
         "msgChunkPublished": topic.has_chunks,
@@ -159,7 +171,7 @@ async def topic_stats(topic: Topic, owner: str, wanted: Wanted) -> dict[str, Any
         "ongoingTxnCount": 0,
         "abortedTxnCount": 0,
         "committedTxnCount": 0,
-        "publishers": [producer_stats(one) for one in producers] if wanted.publishers else [],
+        "publishers": [producer_stats(producer) for producer in producers] if wanted.publishers else [],
         "waitingPublishers": len(topic.producers) - len(producers),
         "subscriptions": subscriptions,
         "replication": {
@@ -175,7 +187,9 @@ async def topic_stats(topic: Topic, owner: str, wanted: Wanted) -> dict[str, Any
         "nonContiguousDeletedMessagesRangesSerializedSize": sum(
             subscription["nonContiguousDeletedMessagesRangesSerializedSize"] for subscription in subscriptions.values()
         ),
-        "delayedMessageIndexSizeInBytes": sum(one["delayedMessageIndexSizeInBytes"] for one in subscriptions.values()),
+        "delayedMessageIndexSizeInBytes": sum(
+            subscription["delayedMessageIndexSizeInBytes"] for subscription in subscriptions.values()
+        ),
         "compaction": _compaction(topic.compactor.facts),
         "ownerBroker": owner,
     }
@@ -218,7 +232,7 @@ def producer_stats(producer: Producer) -> dict[str, Any]:
 
 def _earliest(times: Iterable[int]) -> int:
     """The earliest of those that are known; 0: none is."""
-    return min((one for one in times if one > 0), default=0)
+    return min((time_ms for time_ms in times if time_ms > 0), default=0)
 
 
 def _subscription(topic: Topic, subscription: Subscription, wanted: Wanted, earliest: int) -> dict[str, Any]:
@@ -228,9 +242,11 @@ def _subscription(topic: Topic, subscription: Subscription, wanted: Wanted, earl
     key_shared = subscription.key_shared
     active = subscription.active_consumer
     cursor = topic.ledger.cursors.get(subscription.name)
-    holes = 0 if cursor is None else cursor.range_count
+    holes = subscription.cursor.range_count
     policy = None if key_shared is None else key_shared.policy
-    draining: list[Draining] = [([], 0) if key_shared is None else key_shared.draining(one) for one in consumers]
+    draining: list[Draining] = [
+        ([], 0) if key_shared is None else key_shared.draining(consumer) for consumer in consumers
+    ]
     ranges = key_shared.hash_ranges() if key_shared is not None and wanted.consumers else {}
     auto_split = policy is not None and not policy.is_sticky
     return {
@@ -261,8 +277,8 @@ def _subscription(topic: Topic, subscription: Subscription, wanted: Wanted, earl
         "lastAckedTimestamp": subscription.acking.last_acked_ms,
         "lastMarkDeleteAdvancedTimestamp": subscription.acking.last_advanced_ms,
         "consumers": [
-            consumer_stats(one, *hashes, tells_draining=auto_split, ranges=ranges.get(one))
-            for one, hashes in zip(consumers, draining, strict=True)
+            consumer_stats(consumer, *hashes, tells_draining=auto_split, ranges=ranges.get(consumer))
+            for consumer, hashes in zip(consumers, draining, strict=True)
         ]
         if wanted.consumers
         else [],
@@ -354,7 +370,7 @@ def consumer_stats(
             if tells_draining or draining
             else {}
         ),
-        **({} if ranges is None else {"keyHashRangeArrays": [list(one) for one in ranges]}),
+        **({} if ranges is None else {"keyHashRangeArrays": [list(range_) for range_ in ranges]}),
         "address": consumer.address,
         "connectedSince": _instant(consumer.connected_since_ms),
         "clientVersion": consumer.client_version,
@@ -386,22 +402,22 @@ _SUMMED_OF_CLIENT: Final = (
 def _joined(known: list[dict[str, Any]], more: list[dict[str, Any]], name: str) -> list[dict[str, Any]]:
     """The clients of several partitions: those of one name are one client. Of producers so are those at one place, as
     at Apache's broker: names that brokers made differ from partition to partition."""
-    found, rest = list(known), []
+    sums, rest = list(known), []
     left = list(range(len(known)))  # each stands for one of the next partition at most
-    for one in more:
-        at = next((index for index in left if found[index][name] == one[name]), None)
+    for addition in more:
+        at = next((index for index in left if sums[index][name] == addition[name]), None)
         if at is None:
-            rest.append(one)
+            rest.append(addition)
         else:
             left.remove(at)
-            found[at] = _sum_of(found[at], one)
-    for one in rest:
+            sums[at] = _sum_of(sums[at], addition)
+    for addition in rest:
         if left and name == "producerName":
             at = left.pop(0)
-            found[at] = _sum_of(found[at], one)
+            sums[at] = _sum_of(sums[at], addition)
         else:
-            found.append(one)
-    return found
+            sums.append(addition)
+    return sums
 
 
 def _sum_of(one: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
@@ -448,7 +464,9 @@ def sum_stats(
     if eldest.get("oldestBacklogMessageAgeSeconds", -1) > 0:  # owners of other versions may not have it
         for member in ("oldestBacklogMessageAgeSeconds", "oldestBacklogMessageSubscriptionName"):
             total[member] = eldest.get(member)
-    total["earliestMsgPublishTimeInBacklogs"] = _earliest(one["earliestMsgPublishTimeInBacklogs"] for one in every)
+    total["earliestMsgPublishTimeInBacklogs"] = _earliest(
+        numbers["earliestMsgPublishTimeInBacklogs"] for numbers in every
+    )
     publishers: list[dict[str, Any]] = []
     for stats in every:
         publishers = _joined(publishers, stats["publishers"], "producerName")
@@ -509,15 +527,15 @@ _NOTHING_REPLICATED: Final = {
 
 def non_persistent_stats(topic: NonPersistentTopic, owner: str) -> dict[str, Any]:
     """`stats` of a non-persistent topic; *owner* is the broker's id."""
-    subscriptions = {name: _passing_subscription(one) for name, one in topic.subscriptions.items()}
-    producers = [one for one in topic.producers.values() if not one.is_waiting]
-    rate_in = _total(one.rates.values[0] for one in producers)
-    bytes_in = _total(one.rates.values[1] for one in producers)
+    subscriptions = {name: _passing_subscription(subscription) for name, subscription in topic.subscriptions.items()}
+    producers = [producer for producer in topic.producers.values() if not producer.is_waiting]
+    rate_in = _total(producer.rates.values[MESSAGE_RATE] for producer in producers)
+    bytes_in = _total(producer.rates.values[BYTE_RATE] for producer in producers)
     return {
         "msgRateIn": rate_in,
         "msgThroughputIn": bytes_in,
-        "msgRateOut": _total(one["msgRateOut"] for one in subscriptions.values()),
-        "msgThroughputOut": _total(one["msgThroughputOut"] for one in subscriptions.values()),
+        "msgRateOut": _total(subscription["msgRateOut"] for subscription in subscriptions.values()),
+        "msgThroughputOut": _total(subscription["msgThroughputOut"] for subscription in subscriptions.values()),
         "bytesInCounter": topic.bytes_in,
         "msgInCounter": topic.messages_in,
         "systemTopicBytesInCounter": 0,
@@ -534,8 +552,10 @@ def non_persistent_stats(topic: NonPersistentTopic, owner: str) -> dict[str, Any
         "compaction": dict.fromkeys(_COMPACTION, 0),
         "ownerBroker": owner,
         # Messages of producers alone: what subscriptions drop is shown with them.
-        "msgDropRate": _total(one.rates.values[3] for one in producers),
-        "publishers": [{**producer_stats(one), "msgDropRate": one.rates.values[3]} for one in producers],
+        "msgDropRate": _total(producer.rates.values[DROP_RATE] for producer in producers),
+        "publishers": [
+            {**producer_stats(producer), "msgDropRate": producer.rates.values[DROP_RATE]} for producer in producers
+        ],
         "subscriptions": subscriptions,
         "replication": {},
     }
@@ -545,8 +565,8 @@ def _passing_subscription(subscription: NonPersistentSubscription) -> dict[str, 
     consumers = subscription.consumers
     active = subscription.active_consumer if subscription.type_name == "Failover" else None
     return {
-        "msgRateOut": _total(one.rates.values[0] for one in consumers),
-        "msgThroughputOut": _total(one.rates.values[1] for one in consumers),
+        "msgRateOut": _total(consumer.rates.values[MESSAGE_RATE] for consumer in consumers),
+        "msgThroughputOut": _total(consumer.rates.values[BYTE_RATE] for consumer in consumers),
         "bytesOutCounter": subscription.bytes_out_in_all,
         "msgOutCounter": subscription.messages_out_in_all,
         "msgRateRedeliver": 0.0,
@@ -562,7 +582,7 @@ def _passing_subscription(subscription: NonPersistentSubscription) -> dict[str, 
         "lastConsumedTimestamp": 0,
         "lastAckedTimestamp": 0,
         "lastMarkDeleteAdvancedTimestamp": 0,
-        "consumers": [consumer_stats(one) for one in consumers],
+        "consumers": [consumer_stats(consumer) for consumer in consumers],
         **_NOTHING_KEPT,
         "msgDropRate": subscription.drops.values[0],
         "durable": False,

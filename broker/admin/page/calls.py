@@ -26,7 +26,7 @@ from aiohttp import web
 
 from broker.admin.deputies import as_own_work
 from broker.admin.http import Refused, caller_of, json_answer, namespace_of, topic_of
-from broker.admin.numbers.metrics import certificate_left_s, topic_numbers, unread_bytes
+from broker.admin.numbers.metrics import certificate_left_s, open_keys, topic_numbers, unread_bytes
 from broker.admin.numbers.stats import Wanted, topic_stats
 from broker.admin.owners import Owners
 from broker.admin.page.facts import (
@@ -40,7 +40,7 @@ from broker.admin.page.facts import (
 )
 from broker.admin.page.files import FILES, PREFIX
 from broker.admin.page.history import STEP_MS, WHOLE, Counts, History, shown_hour
-from broker.admin.page.signs import balance_sign, certificate_sign, quota_sign, unread_sign
+from broker.admin.page.signs import balance_sign, certificate_sign, keys_sign, quota_sign, unread_sign
 from broker.admin.rights import Routes
 from broker.broker import Broker
 from broker.errors import NoSuchTenant, NotAuthenticated, NotAuthorized, TopicNotFound
@@ -54,7 +54,7 @@ from magnetar_core.bookkeeper.metadata.stores.store import MetadataError
 from magnetar_core.pages.serving import INDEX, serve_file
 from magnetar_core.runtime.types import Corruption, MagnetarError
 from magnetar_core.security.caller import Caller
-from managed_ledger.topic_name import TopicName, TopicNameError
+from magnetar_core.topics.topic_name import TopicName, TopicNameError
 
 log = logging.getLogger(__name__)
 
@@ -283,18 +283,20 @@ class PageApi:
             "hour": self._history.hour(WHOLE),
             "bundles": len(self._ownership.owned_bundles),
             "signs": list(islice(self._signs(), SIGNS_MAX)),
+            "open_keys": open_keys(self._broker),
         }
 
     def _all_signs(self, answers: Mapping[str, Any]) -> list[str]:
-        told = {name: answer.get("bundles") for name, answer in answers.items()}
-        told = {name: answer.get("bundles") for name, answer in answers.items()}
-        bundles = {name: count for name, count in told.items() if isinstance(count, int)}
+        bundles_by_broker = {name: answer.get("bundles") for name, answer in answers.items()}
+        bundles = {name: count for name, count in bundles_by_broker.items() if isinstance(count, int)}
         signs = [str(sign) for answer in answers.values() for sign in answer.get("signs") or ()]
         return [sign for sign in (balance_sign(bundles), *signs) if sign]
 
     def _signs(self) -> Iterator[str]:
         """What will be trouble here."""
         if sign := certificate_sign(certificate_left_s(self._broker)):
+            yield f"broker {self._ownership.broker_id}: {sign}"
+        if sign := keys_sign(open_keys(self._broker)):
             yield f"broker {self._ownership.broker_id}: {sign}"
         for topic in self._open_topics():
             numbers = topic_numbers(topic)
@@ -473,10 +475,10 @@ def _counts_of(topic: Topic) -> Counts:
     subscriptions = list(topic.subscriptions.values())
     return Counts(
         topic.messages_in,
-        sum(one.counted.messages for one in subscriptions),
+        sum(subscription.counted.messages for subscription in subscriptions),
         topic.bytes_in,
-        sum(one.counted.bytes for one in subscriptions),
-        sum(one.cursor.backlog() for one in subscriptions),
+        sum(subscription.counted.bytes for subscription in subscriptions),
+        sum(subscription.cursor.backlog() for subscription in subscriptions),
     )
 
 

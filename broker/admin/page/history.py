@@ -148,7 +148,7 @@ def shown_hour(hours: Iterable[object], now_ms: int) -> dict[str, Any] | None:
             for at in range(max(0, -late), min(STEPS_KEPT, STEPS_KEPT - late)):
                 sums[name][at] += values[at + late]
             if 0 < late <= 2:  # a step that a broker does not have yet is not shown as nothing
-                sums[name][-late:] = [one + values[-1] for one in sums[name][-late:]]
+                sums[name][-late:] = [so_far + values[-1] for so_far in sums[name][-late:]]
     if not is_there:
         return None
     shown = {name: [None] * known_from + values[known_from:] for name, values in sums.items()}
@@ -161,7 +161,11 @@ def _lines_of(hour: object) -> tuple[int, list[list[float]], int] | None:
         return None
     lines = [hour.get(name) for name in _NAMES]
     for line in lines:
-        if not isinstance(line, list) or len(line) != STEPS_KEPT or not all(type(one) in (int, float) for one in line):
+        if (
+            not isinstance(line, list)
+            or len(line) != STEPS_KEPT
+            or not all(type(value) in (int, float) for value in line)
+        ):
             return None
     first = hour.get("first_step")
     return hour["last_step"], [list(line) for line in lines if line is not None], first if type(first) is int else 0

@@ -3,7 +3,7 @@
 The alerts in deploy/prometheus have the same limits.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from magnetar_core.runtime.types import GIB
@@ -44,6 +44,13 @@ def certificate_sign(left_s: float | None) -> str:
     if left_s <= 0:
         return "its certificate has ended: clients refuse it"
     return f"its certificate ends in {days} {'day' if days == 1 else 'days'}"
+
+
+def keys_sign(open_files: Sequence[str]) -> str:
+    """About the files with keys of a broker: those that every user of its machine may read."""
+    if not open_files:
+        return ""
+    return f"other users of its machine may read its keys: {', '.join(open_files)}"
 
 
 def balance_sign(bundles: Mapping[str, int]) -> str:

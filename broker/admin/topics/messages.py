@@ -65,9 +65,10 @@ class MessagesApi:
         except SubscriptionNotFound:
             # Apache's brokers make the subscription, at the start of the topic, and answer from it. A call that reads
             # makes nothing here.
-            if number > topic.ledger.entries_total:
+            if number > topic.ledger.ledgers.entries_total:
                 raise Refused(404, "Message not found") from None
-            return await self._answer(entry_at(topic.ledger, topic.ledger.position_at(number - 1)), "Message not found")
+            position = topic.ledger.ledgers.position_at(number - 1)
+            return await self._answer(entry_at(topic.ledger, position), "Message not found")
         return await self._answer(peek(topic.ledger, cursor, number), "Message not found")
 
     async def get(self, request: web.Request) -> web.Response:
@@ -80,7 +81,7 @@ class MessagesApi:
         """A message by its place, counted from the start or from the end of the topic."""
         number = _number(request, "messagePosition", 1)
         topic = await self._unpartitioned(request, "messages are examined")
-        total = topic.ledger.entries_total
+        total = topic.ledger.ledgers.entries_total
         if not total:
             raise Refused(412, "Could not examine messages due to the total message is zero")
         place = min(max(number, 1), total)
@@ -88,7 +89,8 @@ class MessagesApi:
             if number > total:
                 raise Refused(412, f"{topic.name} has {total} entries, so there is no {number}th from its end")
             place = total - place + 1
-        return await self._answer(entry_at(topic.ledger, topic.ledger.position_at(place - 1)), "Message not found")
+        position = topic.ledger.ledgers.position_at(place - 1)
+        return await self._answer(entry_at(topic.ledger, position), "Message not found")
 
     async def analyse(self, request: web.Request) -> web.Response:
         """Count what a subscription has not acknowledged, by reading it."""
@@ -106,6 +108,7 @@ class MessagesApi:
             lambda: clock.monotonic() > ends_s,
         )
         counted: dict[str, Any] = {"entries": scan.entries, "messages": scan.messages}
+        counted["markerMessages"] = scan.markers
         for what, of_filters in (("Entries", scan.entries), ("Messages", scan.messages)):
             # There are no entry filters here, so all is accepted.
             counted |= {f"filterRejected{what}": 0, f"filterAccepted{what}": of_filters, f"filterRescheduled{what}": 0}

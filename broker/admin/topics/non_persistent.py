@@ -32,8 +32,7 @@ from broker.ownership.ownership import BundleOwnership
 from broker.policies.permissions import grant, permissions_from_json, revoke, topic_grants
 from broker.security.authorization import Operation
 from broker.topic.non_persistent.topic import NonPersistentTopic
-from managed_ledger.records.paths import decode
-from managed_ledger.topic_name import NON_PERSISTENT
+from magnetar_core.topics.topic_name import NON_PERSISTENT, decode
 
 _NOT_STORED: Final = "needs stored messages, which a non-persistent topic does not have"
 _NEEDS_PERSISTENT: Final = (406, "Need to provide a persistent topic name")
@@ -196,7 +195,7 @@ class NonPersistentTopicsApi:
         name = topic_of(request)
         if count := await self._partitioned.count(name):
             answers = await self._owners.ask_partitions("GET", name, count, "/subscriptions", fine=(404,))
-            return json_answer(sorted({one for names in answers.values() for one in names}))
+            return json_answer(sorted({name for names in answers.values() for name in names}))
         return json_answer(list((await self._open(request)).subscriptions))
 
     async def delete_subscription(self, request: web.Request) -> web.Response:

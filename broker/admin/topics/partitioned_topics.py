@@ -27,8 +27,8 @@ from broker.errors import TopicNotFound
 from broker.policies import values
 from broker.records.json_records import RecordInUse
 from broker.security.authorization import Operation
+from magnetar_core.topics.topic_name import NON_PERSISTENT, PERSISTENT, TopicName
 from managed_ledger.compacted.entry import COMPACTION_CURSOR
-from managed_ledger.topic_name import NON_PERSISTENT, PERSISTENT, TopicName
 
 _BEGINNING: Final = {"ledgerId": -1, "entryId": -1}
 
@@ -58,7 +58,7 @@ class PartitionedTopicsApi:
         await self._broker.namespace(namespace)
         names = await self._partitioned.names(namespace, request.match_info["domain"])
         shows_all = with_system_topics(request)
-        return json_answer([one for one in names if shows_all or not TopicName.parse(one).is_system])
+        return json_answer([name for name in names if shows_all or not TopicName.parse(name).is_system])
 
     async def get(self, request: web.Request) -> web.Response:
         name = topic_of(request)

@@ -9,10 +9,10 @@ from broker.admin.http import ADMIN, Refused, body_of, is_forced, json_answer, t
 from broker.admin.rights import Routes
 from broker.broker import Broker
 from broker.security.authorization import Operation
+from magnetar_core.topics.topic_name import TopicName
 from managed_ledger.errors import IncompatibleSchema as RegistryRefused
 from managed_ledger.schemas.compatibility import Schema, Strategy, check_valid
 from managed_ledger.schemas.registry import apart
-from managed_ledger.topic_name import TopicName
 
 NO_VERSION: Final = -1
 """What Apache's broker answers for a schema that a topic does not have."""
@@ -48,14 +48,14 @@ class SchemasApi:
 
     async def list(self, request: web.Request) -> web.Response:
         versions = await self._registry.versions(topic_of(request).schema_id)
-        return json_answer({"getSchemaResponses": [schema_json(one) for one in versions]})
+        return json_answer({"getSchemaResponses": [schema_json(version) for version in versions]})
 
     async def metadata(self, request: web.Request) -> web.Response:
         """In which ledger each version is; nothing for a topic without a schema."""
         places = await self._registry.places(topic_of(request).schema_id)
         if not places:
             return web.Response(status=200)
-        shown = [{"ledgerId": one.ledger_id, "entryId": one.entry_id, "version": one.version} for one in places]
+        shown = [{"ledgerId": place.ledger_id, "entryId": place.entry_id, "version": place.version} for place in places]
         return json_answer({"info": shown[-1], "index": shown})
 
     async def put(self, request: web.Request) -> web.Response:

@@ -20,9 +20,9 @@ from broker.topic.reading.passing import expire_up_to
 from broker.topic.reading.subscription import Subscription
 from broker.topic.subscriptions import check_new_name
 from broker.topic.topic import Topic
+from magnetar_core.topics.topic_name import decode
 from managed_ledger.compacted.entry import COMPACTION_CURSOR
 from managed_ledger.position import LATEST, Position
-from managed_ledger.records.paths import decode
 
 
 class SubscriptionsApi:
@@ -57,7 +57,7 @@ class SubscriptionsApi:
         count = await self._partitioned.count(name)
         if count:
             answers = await self._owners.ask_partitions("GET", name, count, "/subscriptions", fine=(404,))
-            return json_answer(sorted({one for names in answers.values() for one in names}))
+            return json_answer(sorted({name for names in answers.values() for name in names}))
         topic = await self._owners.loaded(request)
         compaction = [COMPACTION_CURSOR] if topic.compactor.cursor else []  # as Apache's brokers show it
         return json_answer(sorted([*topic.subscriptions, *compaction]))
@@ -170,7 +170,7 @@ class SubscriptionsApi:
         last = target.position
         if target.ack_set:
             last = Position(last.ledger_id, last.entry_id - 1)
-        if expire_up_to(topic.ledger, subscription, last, self._now_ms()) is None:
+        if expire_up_to(topic.ledger.ledgers, subscription, last, self._now_ms()) is None:
             raise Refused(409, f"{topic.name} does not reach {last}: nothing is passed over")
         return done()
 

@@ -32,8 +32,7 @@ from broker.policies.topic.record import (
 )
 from broker.records.json_records import InvalidRecord
 from broker.security.authorization import Operation
-from managed_ledger.records.paths import decode
-from managed_ledger.topic_name import TopicName
+from magnetar_core.topics.topic_name import TopicName, decode
 
 # Set by a parameter of the query, by Apache's clients; a body is taken as well.
 _IN_QUERY: Final = frozenset({"messageTTL", "subscriptionExpirationTime"})
@@ -256,7 +255,7 @@ def _is_global(request: web.Request) -> bool:
 
 
 def _known(value: dict[str, Any]) -> dict[str, Any]:
-    return {name: one for name, one in value.items() if one is not None}
+    return {name: item for name, item in value.items() if item is not None}
 
 
 def _in_order(policy: TopicPolicy, value: Any) -> Any:

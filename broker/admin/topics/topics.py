@@ -28,8 +28,8 @@ from broker.policies.permissions import grant, permissions_from_json, revoke, to
 from broker.security.authorization import Operation
 from broker.topic.compaction.compactor import CompactionStatus
 from broker.transfer.bundles import check_range
+from magnetar_core.topics.topic_name import TopicName
 from managed_ledger.position import LATEST, Position
-from managed_ledger.topic_name import TopicName
 
 
 class TopicsApi:
@@ -74,7 +74,7 @@ class TopicsApi:
         if wanted := request.query.get("bundle"):
             bundles = await self._broker.bundles_of(namespace)
             check_range(bundles, wanted)
-            names = [one for one in names if bundles.range_of(parse_topic(one)) == wanted]
+            names = [name for name in names if bundles.range_of(parse_topic(name)) == wanted]
         return json_answer(sorted(names))
 
     async def create(self, request: web.Request) -> web.Response:
@@ -175,7 +175,7 @@ class TopicsApi:
         topic = await self._owners.loaded(request)
         position = await topic.position_at_ms(int(request.match_info["timestamp"]))
         if position == LATEST:
-            position = topic.ledger.next_position(topic.ledger.last_confirmed)
+            position = topic.ledger.ledgers.next_position(topic.ledger.ledgers.last_confirmed)
         return json_answer(message_id_json(position, topic.name.partition))
 
     async def last_message_id(self, request: web.Request) -> web.Response:
@@ -196,10 +196,11 @@ class TopicsApi:
         return done()
 
     async def terminate(self, request: web.Request) -> web.Response:
+        """Terminate a topic; answers the id of its last message."""
         if await self._partitioned.count(topic_of(request)):
             raise Refused(405, "Termination of a partitioned topic is not allowed")
         topic = await self._owners.loaded(request)
-        return json_answer(message_id_json(await topic.terminate(), -1))
+        return json_answer(message_id_json(await topic.terminate(), partition=-1))
 
     async def terminate_partitions(self, request: web.Request) -> web.Response:
         """Terminate all partitions of a topic; answers the last message id of each, by its number."""
@@ -242,11 +243,11 @@ class TopicsApi:
         facts = topic.compactor.facts
         answer: dict[str, Any] = {"status": facts.status.value, "lastError": facts.last_error}
         if facts.status is CompactionStatus.RUNNING:  # Apache's brokers show nothing of it
-            answer |= {"messagesLookedAt": facts.looked_at, "entriesInTopic": topic.ledger.entries_total}
+            answer |= {"messagesLookedAt": facts.looked_at, "entriesInTopic": topic.ledger.ledgers.entries_total}
         return json_answer(answer)
 
     async def offloading(self, request: web.Request) -> web.Response:
         """What became of the last offloading; it is never run here."""
-        await self._owners.loaded(request)
+        await self._owners.loaded(request)  # refuses a topic that does not exist, redirects to the broker that owns it
         nothing = message_id_json(Position(-1, -1), -1)
         return json_answer({"status": "NOT_RUN", "lastError": "", "firstUnoffloadedMessage": nothing})

@@ -7,7 +7,7 @@ from broker.errors import NoSuchTenant, NotAuthorized
 from broker.names import parse_topic
 from broker.security.authorization import Need, Operation, about_topic
 from magnetar_core.security.caller import Caller
-from managed_ledger.topic_name import TopicName
+from magnetar_core.topics.topic_name import TopicName
 
 
 class AccessPort(Protocol):

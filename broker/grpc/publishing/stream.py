@@ -139,6 +139,11 @@ class Stream:
         self._answer().refusals.add(first_sequence_id=sequence_id, count=1, reason=reason)
         self.changed()
 
+    def on_partitions(self, count: int) -> None:
+        """The topic of which this is a partition has so many."""
+        self.out.append(api.PublishResponse(partitions=count))
+        self.changed()
+
     def _answer(self) -> api.PublishResponse:
         if not self.out or len(self.out[-1].receipts) + len(self.out[-1].refusals) >= RECEIPTS_PER_ANSWER:
             self.out.append(api.PublishResponse())

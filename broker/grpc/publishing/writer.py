@@ -55,7 +55,15 @@ class Writer:
     """One producer of a topic, with the entries it has under way; the sink of that producer."""
 
     def __init__(
-        self, broker: PublishPort, topic: WriterTopic, limits: GroupLimits, name: str, address: str, *, is_named: bool
+        self,
+        broker: PublishPort,
+        topic: WriterTopic,
+        limits: GroupLimits,
+        name: str,
+        address: str,
+        *,
+        is_named: bool,
+        access_mode: int = 0,
     ) -> None:
         self.topic = topic
         self.streams: dict[Stream, None] = {}
@@ -76,6 +84,7 @@ class Writer:
             name,
             has_generated_name=not is_named,
             regroups=True,
+            access_mode=access_mode,
             address=address,
             client_version="magnetar topics.v1",
             connected_since_ms=broker.now_ms(),
@@ -197,7 +206,7 @@ class Writer:
         if not self._holds or self.is_lost:
             return 0
         now_ms = self._broker.now_ms()
-        left_ms = max(one.wait_ms(now_ms) for one in self._holds)
+        left_ms = max(hold.wait_ms(now_ms) for hold in self._holds)
         if left_ms <= 0:
             self._holds.clear()
         return left_ms
@@ -238,6 +247,11 @@ class Writer:
 
     def on_closed(self, producer: Producer, next_broker: NextBroker) -> None:
         self._lose(CLOSED)
+
+    def on_sent_away(self, reason: BrokerError) -> None:
+        """The topic has a producer no more that waited for exclusive access."""
+        self.producer.is_closed = True
+        self._lose(reason)
 
     def is_alive(self) -> bool:
         return not self.is_lost
@@ -295,5 +309,5 @@ def _parts(group: Group) -> Iterator[tuple[Run, Stream, int]]:
     for run in group.runs:
         stream = run.origin
         assert isinstance(stream, Stream), "streams add messages"
-        yield run, stream, sum(len(one.payload) for one in group.messages[at : at + run.length])
+        yield run, stream, sum(len(message.payload) for message in group.messages[at : at + run.length])
         at += run.length

@@ -26,7 +26,7 @@ from broker.ownership.placing.anti_affinity import Spread
 # once after a start.
 EQUAL_USAGE: Final = 0.2
 
-# With more free bundles than this each is assigned by itself: so many are spread well enough by their places.
+# With more free bundles than this, the others are not placed first: so many are spread well enough by their places.
 FREE_MAX: Final = 128
 
 
@@ -38,24 +38,26 @@ def preference(
     free: Collection[str] = (),
     spread: Spread | None = None,
 ) -> list[str]:
-    """Ids of *brokers*, the one that should serve *bundle* first; *owned* counts the bundles that each has, *usage* is
-    the share of its machine that each uses.
+    """*brokers* in order: the broker that should serve *bundle* comes first.
 
-    *free*: the bundles of the namespace that nobody owns. They are assigned as well, in an order that all brokers know,
-    those before this one first: many are asked for at the same moment, and would all go to the broker with the fewest.
+    *owned*: the number of bundles that each broker has. *usage*: the share of its machine that each broker uses.
 
-    *spread*: who serves the namespaces of the anti-affinity group of this one; None: it has none.
+    *free*: the bundles of the namespace without an owner. Clients ask for many of them at the same moment, and all
+    would go to the broker with the fewest bundles. So the free bundles that come before *bundle* are placed first, in
+    this computation only. Their order depends on the names alone: all brokers come to the same result.
+
+    *spread*: which brokers serve the anti-affinity group of the namespace; None: the namespace is in no group.
     """
-    every, counts = tuple(brokers), Counter(owned)
-    if len(free) <= FREE_MAX and every:
+    all_brokers, counts = tuple(brokers), Counter(owned)
+    if len(free) <= FREE_MAX and all_brokers:
         place = (_place(bundle), bundle)
         for _, other in sorted((_place(candidate), candidate) for candidate in free):
             if (_place(other), other) >= place:
                 break
-            taker = _ranked(other, every, counts, usage, spread)[0]
+            taker = _ranked(other, all_brokers, counts, usage, spread)[0]
             counts[taker] += 1
             spread = None if spread is None else spread.with_bundle_on(taker)
-    return _ranked(bundle, every, counts, usage, spread)
+    return _ranked(bundle, all_brokers, counts, usage, spread)
 
 
 def _ranked(

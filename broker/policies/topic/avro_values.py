@@ -82,18 +82,18 @@ class _Reading:
 
     def _record(self, writer: AvroType, reader: AvroType | None, depth: int) -> dict[str, Any]:
         known = {} if reader is None else reader.fields
-        made = {}
+        record = {}
         for field in writer.fields.values():
             wanted = known.get(field.name)
             value = self.value(field.type, None if wanted is None else wanted.type, depth + 1)
             if wanted is not None:
-                made[field.name] = value
+                record[field.name] = value
         for wanted in known.values():
-            if wanted.name not in made:
+            if wanted.name not in record:
                 if not wanted.has_default:
                     raise Corruption(f"{wanted.name} is missing, and has no default")
-                made[wanted.name] = wanted.default
-        return made
+                record[wanted.name] = wanted.default
+        return record
 
     def _elements(self) -> Iterator[None]:
         """One for each element of an array or a map, which stand in blocks."""
@@ -160,8 +160,8 @@ def _branch(writer: AvroType, index: int) -> AvroType:
 def _taking(reader: AvroType, writer: AvroType) -> AvroType:
     """*reader*, or its branch, that takes what *writer* has written. Raises Corruption."""
     branches = reader.parts if reader.kind == "union" else [reader]
-    same = (one for one in branches if one.kind == writer.kind)
-    branch = next(same, None) or next((one for one in branches if promotes(writer, one)), None)
+    same = (branch for branch in branches if branch.kind == writer.kind)
+    branch = next(same, None) or next((branch for branch in branches if promotes(writer, branch)), None)
     if branch is None or (branch.kind == "fixed" and branch.size != writer.size):
         raise Corruption(f"{writer} cannot be read as {reader}")
     return branch

@@ -6,8 +6,8 @@
 The last message of a key counts. `change_events.avsc` is the schema that Apache's brokers register, byte for byte: with
 another text the topic would get a second version of the same schema.
 
-Without authorization anybody can write here, and with any schema: what cannot be read within the bounds below is passed
-over and logged, as by Apache's brokers, and what stands behind it counts.
+Without authorization anybody can write here, and with any schema: a message that cannot be read within the bounds below
+is skipped and logged, as by Apache's brokers, and the messages after it count.
 """
 
 import io
@@ -21,10 +21,10 @@ import fastavro
 from broker.policies.topic.avro_values import read_value
 from broker.policies.topic.record import NONE_SET, Record
 from magnetar_core.runtime.types import KIB, MIB, Buffer, Corruption
+from magnetar_core.topics.topic_name import TopicName, TopicNameError
 from managed_ledger.messages import Message
 from managed_ledger.messages_pb2 import MessageMetadata
 from managed_ledger.schemas.avro import AvroType, InvalidSchema, parse
-from managed_ledger.topic_name import TopicName, TopicNameError
 
 CHANGES: Final = "__change_events"
 """The local name of the system topic, of which each namespace has one."""
@@ -80,12 +80,12 @@ def encode(topic: TopicName, policies: Record, *, is_global: bool, cluster: str)
 
 def event_metadata(topic: TopicName, *, is_global: bool, cluster: str, is_removal: bool) -> MessageMetadata:
     """The metadata of such a message, without what its producer adds."""
-    made = MessageMetadata(partition_key=key_of(topic, is_global=is_global), partition_key_b64_encoded=False)
+    metadata = MessageMetadata(partition_key=key_of(topic, is_global=is_global), partition_key_b64_encoded=False)
     if not is_global:
-        made.replicate_to.append(cluster)
+        metadata.replicate_to.append(cluster)
     if is_removal:
-        made.null_value = True
-    return made
+        metadata.null_value = True
+    return metadata
 
 
 class Unreadable(NamedTuple):
@@ -133,7 +133,7 @@ def _known(record: Mapping[str, Any]) -> Record:
 
 
 def parse_schema(data: bytes) -> AvroType | Unreadable:
-    """A schema with which others have written."""
+    """The schema that messages were written with; any client may have registered it, so it may be unreadable."""
     if data == SCHEMA.encode():
         return _EVENT
     if len(data) > SCHEMA_BYTES_MAX:

@@ -14,8 +14,7 @@ from typing import Any, Final, NamedTuple
 from broker.policies.topic.record import NONE_SET, Record
 from magnetar_core.runtime.data.json_text import parse_json
 from magnetar_core.runtime.types import Corruption
-from managed_ledger.records.paths import decode
-from managed_ledger.topic_name import PERSISTENT, TopicName
+from magnetar_core.topics.topic_name import PERSISTENT, TopicName, decode
 
 LOCAL_ROOT: Final = "/admin/topic-policies/local"
 GLOBAL_ROOT: Final = "/admin/topic-policies/global"

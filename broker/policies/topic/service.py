@@ -55,12 +55,12 @@ from magnetar_core.runtime.clock import Clock
 from magnetar_core.runtime.pauses import GrowingPause
 from magnetar_core.runtime.tasks import Bell, Tasks
 from magnetar_core.runtime.types import KIB, Corruption
+from magnetar_core.topics.topic_name import TopicName
 from managed_ledger.messages import messages_in, metadata_of, split_entry
 from managed_ledger.messages_pb2 import KeyValue
 from managed_ledger.position import Position
 from managed_ledger.records.paths import ledger_path
 from managed_ledger.schemas.avro import AvroType
-from managed_ledger.topic_name import TopicName
 
 log = logging.getLogger(__name__)
 
@@ -413,6 +413,8 @@ class _Namespace:
         self.has_nodes = False
         """Its policies are in the metadata store."""
         self._nodes_read = 0
+        self._last_read: Position | None = None
+        """Since reading began. A change of this broker at or before it was read before its answer came."""
         self._unseen: set[_Key] = set()
         """Known from before, and not seen since reading began anew: the compaction of the topic has removed them."""
         self._anew: dict[_Key, tuple[Position, Record | None]] | None = None
@@ -422,6 +424,7 @@ class _Namespace:
         """The system topic is read from its beginning."""
         self._unseen = set(self.known)
         self._anew = {} if self.is_read else None
+        self._last_read = None
         self.has_advanced = False
 
     def next_place(self) -> Position:
@@ -438,6 +441,10 @@ class _Namespace:
 
     def note(self, key: _Key, position: Position, policies: Record | None, *, is_own: bool = False) -> None:
         """A message was read, or, with *is_own*, stored by this broker (rule 3)."""
+        if not is_own:
+            self._last_read = max(position, self._last_read or position)
+        elif self._anew is None and self._last_read is not None and position <= self._last_read:
+            return
         self._unseen.discard(key)
         self.has_advanced = True
         if self._anew is not None and not is_own:

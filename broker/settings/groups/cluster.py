@@ -106,5 +106,5 @@ def _place(url: str) -> tuple[frozenset[str], str]:
     """The servers of a metadata store, and the path below which it is used, however its URL is written."""
     rest = re.sub(r"^(metadata-store:)?(zk(\+\w+)?:(//)?)?", "", url.strip())
     hosts, _, path = rest.partition("/")
-    servers = frozenset(one for one in re.split("[,;]", hosts) if one)
+    servers = frozenset(host for host in re.split("[,;]", hosts) if host)
     return servers, path.strip("/").removesuffix("ledgers").rstrip("/")

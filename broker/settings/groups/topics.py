@@ -7,7 +7,7 @@ from broker.settings.quotas import DELETE_MODES, NO_SUBSCRIPTIONS, InactiveTopic
 from magnetar_core.runtime.config import Group, setting
 from managed_ledger.schemas.compatibility import Strategy
 
-COMPATIBILITY_STRATEGIES: Final = tuple(one.value for one in Strategy if one is not Strategy.UNDEFINED)
+COMPATIBILITY_STRATEGIES: Final = tuple(strategy.value for strategy in Strategy if strategy is not Strategy.UNDEFINED)
 
 IN_SYSTEM_TOPICS: Final = "org.apache.pulsar.broker.service.SystemTopicBasedTopicPoliciesService"
 IN_METADATA: Final = "org.apache.pulsar.broker.service.MetadataStoreTopicPoliciesService"

@@ -147,6 +147,8 @@ class Consumer:
         "epoch",
         "hash_ranges",
         "is_blocked",
+        "is_leaving",
+        "keeps_counts",
         "last_acked_ms",
         "last_consumed_ms",
         "last_flow_ms",
@@ -186,6 +188,7 @@ class Consumer:
         connected_since_ms: int = 0,
         read_compacted: bool = False,
         takes_any_schema: bool = False,
+        keeps_counts: bool = False,
         caller: Caller = TRUSTED,
     ) -> None:
         self.sink = sink
@@ -197,6 +200,10 @@ class Consumer:
         """Whether it wants what compaction kept, instead of every message."""
         self.takes_any_schema = takes_any_schema
         """Whether its client reads messages by the schema that they were written with, whichever that is."""
+        self.keeps_counts = keeps_counts
+        """Whether it is still known how often entries were delivered when this has left as the last consumer."""
+        self.is_leaving = False
+        """Its program has finished all that it was given: what else was sent does not count as delivered."""
         self.priority_level = priority_level
         self.epoch = epoch
         self.sends_epoch = False

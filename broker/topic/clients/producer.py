@@ -1,7 +1,7 @@
 """One attached producer: its pending messages, its counters and its connection. No IO."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Protocol
+from typing import Final, Protocol
 
 from broker.errors import BrokerError
 from broker.topic.ports import NextBroker
@@ -11,7 +11,10 @@ from broker.topic.rates.throttling import PublishHold, PublishThrottle
 from broker.wire.frames import Send
 from magnetar_core.runtime.types import Cancellable
 from magnetar_core.security.caller import TRUSTED, Caller
-from managed_ledger.topic_name import TopicName
+from magnetar_core.topics.topic_name import TopicName
+
+# Where it is in the rates of a producer.
+DROP_RATE: Final = 3
 
 
 class ProducerTopic(Protocol):

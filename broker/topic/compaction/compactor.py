@@ -23,10 +23,10 @@ from broker.topic.compaction.latest_keys import Kept, LastOfKeys, Opened, opened
 from magnetar_core.runtime.clock import Clock
 from magnetar_core.runtime.tasks import Tasks, in_turns
 from magnetar_core.runtime.types import GIB, KIB, Corruption, MagnetarError
+from magnetar_core.topics.topic_name import TopicName
 from managed_ledger.compacted.entry import COMPACTED_LEDGER, COMPACTION_CURSOR
 from managed_ledger.errors import DataLost, ManagedLedgerClosed, ManagedLedgerError, StorageUnavailable
 from managed_ledger.position import EARLIEST, Position
-from managed_ledger.topic_name import TopicName
 
 if TYPE_CHECKING:
     from managed_ledger.compacted.ledger import CompactedLedger
@@ -208,21 +208,22 @@ class Compactor:
             facts.took_ms = round((self._clock.monotonic() - began_s) * 1000)
 
     async def _compact(self) -> None:
-        last = self._ledger.last_confirmed
-        horizon = self.horizon
-        if last.entry_id < 0 or (horizon is not None and horizon >= last):
+        last = self._ledger.ledgers.last_confirmed
+        former = await self._kept_before()
+        begin = EARLIEST if former is None or self.horizon is None else self._ledger.ledgers.next_position(self.horizon)
+        if last.entry_id < 0 or begin > last:
             return  # nothing came since
         # First of all, so that from now on nothing is trimmed that is not in a compacted ledger.
         async with self._cursor_lock:
             cursor = await self._ledger.open_cursor(COMPACTION_CURSOR, EARLIEST)
         keys = LastOfKeys(self._keys_bytes_max)
-        async for entries in self._entries(last):
+        async for entries in self._entries(former, begin, last):
             for entry in entries:
                 await in_turns(keys.note(await unpacked(entry)))
                 self.facts.looked_at = keys.messages
         writer = await self._ledger.compacted.create(self._topic.full, self._topic.partition, last)
         try:
-            async for entries in self._entries(last):
+            async for entries in self._entries(former, begin, last):
                 for entry in entries:
                     kept = await in_turns(keys.kept(await unpacked(entry)))
                     if kept is not None:
@@ -234,9 +235,9 @@ class Compactor:
             await writer.abandon()
             await self._delete(writer.ledger_id)
             raise
-        former = self.compacted_ledger_id
-        if former is not None:
-            self._left.append(former)
+        former_id = self.compacted_ledger_id
+        if former_id is not None:
+            self._left.append(former_id)
         cursor.mark_delete(last, {COMPACTED_LEDGER: writer.ledger_id})
         self.facts.removed_messages = keys.removed_messages
         await cursor.flush()  # rules 1 and 2
@@ -250,18 +251,25 @@ class Compactor:
         except ManagedLedgerError as error:
             log.warning("%s: compacted ledger %d was left: %s", self._topic, ledger_id, error)
 
-    async def _entries(self, last: Position) -> AsyncIterator[Sequence["Entry"]]:
-        """What there is of the topic up to *last*: what was kept before, and the entries behind it."""
-        at: Position = EARLIEST
-        horizon = self.horizon
-        if horizon is not None:
-            ledger = await self.compacted()
-            assert ledger is not None
-            while entries := await ledger.read(at, _READ_ENTRIES, _READ_BYTES):
-                yield entries
-                at = Position(entries[-1].ledger_id, entries[-1].entry_id + 1)
-                await asyncio.sleep(0)
-            at = self._ledger.next_position(horizon)
+    async def _kept_before(self) -> "CompactedLedger | None":
+        """What the last compaction kept. None: there was none, or it is gone, and what is lost is passed over."""
+        try:
+            return await self.compacted()
+        except DataLost as lost:
+            if not self._ledger.config.passes_over_lost:
+                raise
+            log.warning("%s: compaction begins with what the topic itself still has: %s", self._topic, lost)
+            return None
+
+    async def _entries(
+        self, former: "CompactedLedger | None", at: Position, last: Position
+    ) -> AsyncIterator[Sequence["Entry"]]:
+        """What was kept in *former*, and the entries of the topic from *at* to *last*."""
+        begin: Position = EARLIEST
+        while former is not None and (kept := await former.read(begin, _READ_ENTRIES, _READ_BYTES)):
+            yield kept
+            begin = Position(kept[-1].ledger_id, kept[-1].entry_id + 1)
+            await asyncio.sleep(0)
         is_reported = False
         while at <= last:
             answer = self._ledger.read(at, _READ_ENTRIES, _READ_BYTES)
@@ -274,14 +282,14 @@ class Compactor:
                     log.warning("%s: compaction goes on without what is lost from here on: %s", self._topic, lost)
                     is_reported = True
                 behind = 2**63 - 2 if lost.entry_id is None else lost.entry_id
-                at = self._ledger.next_position(Position(lost.ledger_id, behind))
+                at = self._ledger.ledgers.next_position(Position(lost.ledger_id, behind))
                 continue
             is_reported = False
             entries = [entry for entry in run if entry.position <= last]
             if not entries:
                 return
             yield entries
-            at = self._ledger.next_position(entries[-1].position)
+            at = self._ledger.ledgers.next_position(entries[-1].position)
             await asyncio.sleep(0)
 
     def ledgers(self) -> list[int]:

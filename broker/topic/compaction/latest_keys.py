@@ -241,7 +241,7 @@ class LastOfKeys:
         return self._last.get(key) == _place(position, batch_index)
 
     def _kept_of_batch(self, entry: Opened) -> Generator[None, None, Kept | None]:
-        made = bytearray()
+        payload = bytearray()
         kept: list[int] = []
         for message in iterate_batch(entry.payload, entry.metadata.num_messages_in_batch):
             if self._is_turn_over():
@@ -254,18 +254,18 @@ class LastOfKeys:
             if is_kept:
                 kept.append(message.batch_index)
             head = single.SerializeToString() if is_kept else _EMPTIED
-            made += _U32.pack(len(head))
-            made += head
+            payload += _U32.pack(len(head))
+            payload += head
             if is_kept:
-                made += message.payload
+                payload += message.payload
         if not kept:
             return None
         self.kept_messages += len(kept)
-        entry.metadata.uncompressed_size = len(made)
+        entry.metadata.uncompressed_size = len(payload)
         entry.metadata.ClearField("compacted_batch_indexes")
         if len(kept) <= LISTED_MAX:
             entry.metadata.compacted_batch_indexes.extend(kept)
-        return Kept(entry.metadata, bytes(made), entry.data)
+        return Kept(entry.metadata, bytes(payload), entry.data)
 
 
 def _is_chunk(metadata: MessageMetadata) -> bool:

@@ -56,6 +56,7 @@ class SharedDispatcher:
         self.consumers: list[Consumer] = []
         self.batch_sizes = BatchSizes()
         self.redelivery_counts: dict[Position, int] = {}
+        """How often entries were given back; those of the former dispatcher, where its last consumer left them."""
         self._cursor = cursor
         self.limits = limits
         self._now_ms = now_ms
@@ -99,9 +100,11 @@ class SharedDispatcher:
         if self._chunked:
             self._chunked.on_left(consumer)
         if not self.consumers:
-            # As in Apache's broker: when the last consumer leaves, the redelivery counts are dropped, and the next
-            # consumer starts at the first unacknowledged entry.
+            # The next consumer starts at the first unacknowledged entry. As in Apache's broker the redelivery counts
+            # are dropped, but not for the topic API: a message that ends its worker would end the only one for ever.
             self.reset()
+            if not consumer.keeps_counts:
+                self.redelivery_counts.clear()
 
     def use_limits(self, limits: DispatchLimits) -> None:
         former, self.limits = self.limits, limits
@@ -119,7 +122,7 @@ class SharedDispatcher:
         self._cursor = cursor
 
     def reset(self) -> None:
-        """Forget all entries that were read."""
+        """Forget all entries that were read, but not how often they were delivered."""
         for consumer in self.consumers:
             consumer.pending.clear()
             consumer.unacked_messages = 0
@@ -129,7 +132,6 @@ class SharedDispatcher:
         self._replay.clear()
         self._delayed.clear()
         self._chunked.clear()
-        self.redelivery_counts.clear()
         self.unacked_messages = 0
         self._is_full = False
         self._share.clear()
@@ -455,5 +457,6 @@ class SharedDispatcher:
             if position not in consumer.pending:
                 continue
             again.append((position, self._release(consumer, position)))
-            counts[position] = counts.get(position, 0) + 1
+            if not consumer.is_leaving:
+                counts[position] = counts.get(position, 0) + 1
         self._replay.update(again)

@@ -45,9 +45,9 @@ from broker.topic.subscriptions import check_name, check_new_name
 from broker.wire.frames import Send
 from magnetar_core.runtime.clock import Clock
 from magnetar_core.runtime.tasks import Bell, Tasks, in_turns
+from magnetar_core.topics.topic_name import TopicName
 from managed_ledger.position import LATEST, Position
 from managed_ledger.reading.reading import Entry
-from managed_ledger.topic_name import TopicName
 
 # What a producer is told of its last sequence id: none was stored.
 _NO_SEQUENCE_ID: Final = -1

@@ -25,6 +25,12 @@ P = TypeVar("P", bound=Hashable)
 # The property of the managed ledger that keeps the epoch.
 EPOCH_PROPERTY: Final = "pulsar.topic.epoch"
 
+# Only clients of the topic API are told: by the names of its Python client.
+_NOT_ALONE: Final = (
+    'close the others, wait for their end (access="wait_for_exclusive"), or fence them out '
+    '(access="exclusive_with_fencing")'
+)
+
 
 class Access(Enum):
     """What a new producer is granted."""
@@ -59,7 +65,10 @@ class ProducerAccess(Generic[P]):
         taken = self.holder is not None or bool(self.waiting)
         if mode == wire.Shared:
             if taken:
-                raise ProducerBusy(f"Topic has an existing exclusive producer: {self.holder}")
+                raise ProducerBusy(
+                    f"Topic has an existing exclusive producer: {self.holder}",
+                    way_out="close that one, or wait until it has ended",
+                )
             return Decision(Access.SHARED, None)
         if topic_epoch is not None and self.epoch is not None and topic_epoch < self.epoch:
             raise ProducerFenced(f"Topic epoch {topic_epoch} is outdated: the present one is {self.epoch}")
@@ -68,9 +77,9 @@ class ProducerAccess(Generic[P]):
         if mode == wire.WaitForExclusive and (taken or producers):
             return Decision(Access.WAITS, None)
         if taken:
-            raise ProducerFenced(f"Topic has an existing exclusive producer: {self.holder}")
+            raise ProducerFenced(f"Topic has an existing exclusive producer: {self.holder}", way_out=_NOT_ALONE)
         if producers:
-            raise ProducerFenced(f"Topic has {producers} existing shared producers")
+            raise ProducerFenced(f"Topic has {producers} existing shared producers", way_out=_NOT_ALONE)
         return Decision(Access.EXCLUSIVE, self._epoch_for(topic_epoch))
 
     def grant(self, producer: P, epoch: int) -> None:

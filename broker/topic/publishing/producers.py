@@ -3,7 +3,9 @@
 Rules:
 
 1. The epoch of an exclusive producer is durable before the producer is answered.
-2. A producer whose name was used over the topic API waits until the messages sent there are answered: its own batches
+2. A producer of the topic API that comes with the present epoch takes over from the one that has it: both are of one
+   client, which does not wait until its former call is noticed to be dead. Nobody else was told that epoch.
+3. A producer whose name was used over the topic API waits until the messages sent there are answered: its own batches
    may begin among those messages, and only the answers tell which of them are stored.
 """
 
@@ -21,9 +23,9 @@ from broker.topic.requests import Attached, ProducerRequest
 from broker.wire import pulsar_pb2 as wire
 from magnetar_core.runtime.clock import Clock
 from magnetar_core.runtime.tasks import FAILED, Bell, Tasks, attempt, in_turns
-from managed_ledger.topic_name import TopicName
+from magnetar_core.topics.topic_name import TopicName
 
-# How long a producer waits for the answers to entries of its name (rule 2); then it is refused and retries.
+# How long a producer waits for the answers to entries of its name (rule 3); then it is refused and retries.
 NAME_WAIT_MAX_S: Final = 5.0
 
 
@@ -48,7 +50,7 @@ class Producers:
         self.admission = asyncio.Lock()
         self.last_active_ms = clock.wall_ms()
         self.deduplicates = False
-        """Whether sequence ids are compared; without it names need not wait (rule 2)."""
+        """Whether sequence ids are compared; without it names need not wait (rule 3)."""
         self._topic = topic
         self._store = store
         self._clock = clock
@@ -69,17 +71,17 @@ class Producers:
     # ------------------------------------------------------------------------------------ names
 
     async def until_name_is_answered(self, producer: Producer) -> None:
-        """Wait, NAME_WAIT_MAX_S at most, until entries sent under the name of *producer* are answered (rule 2)."""
+        """Wait, NAME_WAIT_MAX_S at most, until entries sent under the name of *producer* are answered (rule 3)."""
         if self._must_wait(producer):
             await self._answered.until(lambda: not self._must_wait(producer), self._clock, NAME_WAIT_MAX_S)
 
     def check_name_is_answered(self, producer: Producer) -> None:
-        """Raises NotReady while entries sent under the name of *producer* are pending (rule 2)."""
+        """Raises NotReady while entries sent under the name of *producer* are pending (rule 3)."""
         if self._must_wait(producer):
             raise NotReady(f"{self._topic}: what {producer.name} sent over the topic API is still being stored")
 
     def _must_wait(self, producer: Producer) -> bool:
-        """Rule 2. (Producers of the topic API wait by themselves, while they hold the name.)"""
+        """Rule 3. (Producers of the topic API wait by themselves, while they hold the name.)"""
         departing = self._departing.get(producer.name)
         return (
             departing is not None
@@ -112,26 +114,29 @@ class Producers:
                 await is_alive
 
     def make_room(self, producer: Producer, limits: TopicLimits, topic_epoch: int | None = None) -> None:
-        """Raises ProducerBusy if the name is in use, or there are too many already, in all or of the producer's host;
+        """Raises ProducerBusy if there are too many already, in all or of the producer's host, or the name is in use;
         ProducerFenced if the name is in use and its mode keeps it out anyway.
 
         A client that lost its connection reconnects under the name that the broker made for it. The broker may not
         have noticed the loss yet; the producer of the old connection is then disconnected. One that fences the others
-        out has all the room, and their names.
+        out has their names, but not their room (`ServerCnx.handleProducer` asks for that first, 4.0.8).
         """
-        if producer.access_mode == wire.ExclusiveWithFencing:
+        if self._takes_over(producer, topic_epoch):
             return
         other = self.by_name.get(producer.name)
+        comes_back = other is not None and _succeeds(producer, other)
+        if limits.producers_max and len(self.by_name) - comes_back >= limits.producers_max:
+            raise ProducerBusy("Topic reached max producers limit")
+        if producer.access_mode == wire.ExclusiveWithFencing:
+            return
         if other is not None:
-            if not _succeeds(producer, other):
+            if not comes_back:
                 # Who is kept out by the mode hears that first: by it, the client knows whether to try again.
                 self._access.decide(producer.access_mode, topic_epoch, self._attached_count())
                 raise ProducerBusy(
                     f"Producer with name '{producer.name}' is already connected to topic '{self._topic}'"
                 )
             self.disconnect(other)
-        if limits.producers_max and len(self.by_name) >= limits.producers_max:
-            raise ProducerBusy("Topic reached max producers limit")
         others = (existing.address for existing in self.by_name.values())
         if not has_room_for_host(producer.address, others, limits.producers_per_host_max):
             raise ProducerBusy(f"Topic '{self._topic}' reached max same address producers limit")
@@ -146,6 +151,14 @@ class Producers:
         assert self.admission.locked(), "producers are admitted one after the other"
         producer = request.producer
         producer.encrypts = request.encrypted
+        if self._takes_over(producer, request.topic_epoch):
+            former, epoch = self._access.holder, self._access.epoch
+            assert former is not None, "somebody has exclusive access"
+            assert epoch is not None, "exclusive access has an epoch"
+            self.disconnect(former)  # who waits is not next: the lock is held until this one has its access
+            self._access.grant(producer, epoch)
+            self._put(producer)
+            return Attached(last_sequence_id, epoch, ready=True)
         decision = self._access.decide(producer.access_mode, request.topic_epoch, self._attached_count())
         if decision.access is Access.WAITS:
             self._access.wait(producer, request.topic_epoch)
@@ -161,6 +174,12 @@ class Producers:
             self._access.grant(producer, decision.epoch)
         self._put(producer)
         return Attached(last_sequence_id, decision.epoch, ready=True)
+
+    def _takes_over(self, producer: Producer, topic_epoch: int | None) -> bool:
+        """Rule 2."""
+        holder = self._access.holder
+        is_known = topic_epoch is not None and topic_epoch == self._access.epoch
+        return holder is not None and is_known and holder.regroups and producer.regroups
 
     def _put(self, producer: Producer) -> None:
         self.by_name[producer.name] = producer

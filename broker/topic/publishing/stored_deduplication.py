@@ -2,6 +2,10 @@
 
 A snapshot is stored as the properties of a cursor (DEDUPLICATION_CURSOR) that stands at the last entry the snapshot
 knows of. Loading takes the snapshot and replays the entries behind that position.
+
+Deduplication that is switched on begins with the next message (`MessageDeduplication.checkStatus`, 4.0.8). What was
+stored before has numbers of another kind: without deduplication a producer of the same name begins at 0 each time, so
+by the largest of them its next messages would be taken for duplicates, and lost.
 """
 
 import logging
@@ -14,9 +18,8 @@ from broker.settings.config import BrokerConfig
 from broker.topic.publishing.deduplication import Deduplication
 from magnetar_core.runtime.clock import Clock
 from magnetar_core.runtime.types import Corruption
+from magnetar_core.topics.topic_name import TopicName
 from managed_ledger.messages import parse_metadata
-from managed_ledger.position import EARLIEST
-from managed_ledger.topic_name import TopicName
 
 if TYPE_CHECKING:
     from managed_ledger.cursors.managed_cursor import ManagedCursor
@@ -65,7 +68,7 @@ class StoredDeduplication:
 
     async def _begin(self) -> None:
         with storage_errors():
-            cursor = await self._ledger.open_cursor(DEDUPLICATION_CURSOR, EARLIEST)
+            cursor = await self._ledger.open_cursor(DEDUPLICATION_CURSOR)
             state = Deduplication(self._config.deduplication_producers)
             state.restore(cursor.properties)
             cursor.rewind()
@@ -92,7 +95,7 @@ class StoredDeduplication:
         if self._state is None or self._cursor is None:
             return
         self._last_snapshot_s = self._clock.monotonic()
-        self._cursor.mark_delete(self._ledger.last_confirmed, self._state.snapshot())
+        self._cursor.mark_delete(self._ledger.ledgers.last_confirmed, self._state.snapshot())
 
     def snapshot_if_due(self, connected: Collection[str], period_s: float) -> None:
         """If a snapshot is due, forget producers that left long ago and take it; *connected* are there now."""

@@ -6,6 +6,11 @@ Whoever counts adds to plain numbers. Rates are worked out for all topics of a b
 
 from collections.abc import Sequence
 from functools import cache
+from typing import Final
+
+# Where these are in the rates of topics, subscriptions, producers and consumers.
+MESSAGE_RATE: Final = 0
+BYTE_RATE: Final = 1
 
 
 @cache

@@ -11,6 +11,7 @@ from broker.topic.ports import LedgerPort
 from broker.topic.reading.pump import Pump
 from broker.wire import pulsar_pb2 as wire
 from managed_ledger.errors import InvalidPosition
+from managed_ledger.ledger_list import LedgerList
 from managed_ledger.messages import BATCH_MESSAGES_MAX
 from managed_ledger.messages_pb2 import MessageIdData
 from managed_ledger.position import Position, named_position
@@ -107,8 +108,8 @@ class Acking:
         position = _checked(message_id)
         if message_id.ack_set:
             # Beyond the end, the position before it would be the last entry of the topic.
-            self._ledger.check_within(position)
-            self._pump.cursor.mark_delete(_position_before(self._ledger, position))
+            self._ledger.ledgers.check_within(position)
+            self._pump.cursor.mark_delete(_position_before(self._ledger.ledgers, position))
             self.acknowledge_part(position, message_id.ack_set, message_id.batch_size)
         else:
             self._pump.cursor.mark_delete(position)
@@ -130,9 +131,9 @@ class Acking:
         return True
 
 
-def _position_before(ledger: LedgerPort, position: Position) -> Position:
+def _position_before(ledgers: LedgerList, position: Position) -> Position:
     """The last position before this one, also in a ledger that was trimmed."""
-    return min(ledger.previous_position(position), Position(position.ledger_id, max(position.entry_id, 0) - 1))
+    return min(ledgers.previous_position(position), Position(position.ledger_id, max(position.entry_id, 0) - 1))
 
 
 def _positions_of(ack: wire.CommandAck) -> list[Position]:

@@ -15,22 +15,21 @@ from typing import Final, NamedTuple, Protocol
 from broker.errors import BrokerError, QuotaExceeded, QuotaExceededHold
 from broker.settings.quotas import AGE, EVICTION, HOLD, STORAGE, BacklogQuota
 from broker.topic.reading.looking import earliest_ms
-from broker.topic.reading.passing import PassedLedger
+from broker.topic.reading.positions import SearchedLedger
 from broker.topic.reading.subscription import Subscription
+from managed_ledger.ledger_list import LedgerList
 from managed_ledger.position import Position
 
 # How much of the quota is left to the backlog when messages are passed over; Apache's brokers leave as much.
 _KEPT: Final = 0.9
 
 
-class SizedLedger(PassedLedger, Protocol):
+class SizedLedger(SearchedLedger, Protocol):
     """A managed ledger that knows how many bytes come after a position."""
 
     def bytes_after(self, position: Position) -> int: ...
 
     def position_leaving(self, left_bytes: int) -> Position | None: ...
-
-    def closed_ms(self, ledger_id: int) -> int: ...
 
     def begun_ms(self, ledger_id: int) -> int: ...
 
@@ -50,16 +49,20 @@ class Oldest(NamedTuple):
     subscription: str
 
 
-def oldest(ledger: SizedLedger, subscriptions: Mapping[str, Subscription]) -> Oldest | None:
+def oldest(ledgers: LedgerList, subscriptions: Mapping[str, Subscription]) -> Oldest | None:
     """The oldest message, without reading an entry: so it is known only for messages in closed ledgers, as with
     Apache's brokers (where `preciseTimeBasedBacklogQuotaCheck` is off, as by default). None: nothing is known, or there
     is no backlog."""
-    durable = [(one.cursor.mark_delete_position, name) for name, one in subscriptions.items() if one.is_durable]
+    durable = [
+        (subscription.cursor.mark_delete_position, name)
+        for name, subscription in subscriptions.items()
+        if subscription.is_durable
+    ]
     if not durable:
         return None
     position, name = min(durable)
-    since_ms = ledger.closed_ms(ledger.next_position(position).ledger_id)
-    return Oldest(since_ms, name) if since_ms and position < ledger.last_confirmed else None
+    since_ms = ledgers.closed_ms(ledgers.next_position(position).ledger_id)
+    return Oldest(since_ms, name) if since_ms and position < ledgers.last_confirmed else None
 
 
 async def exceeded(
@@ -79,8 +82,9 @@ async def exceeded(
     if age.limit_s > 0:
         oldest_ms = await earliest_ms(ledger, slowest)
         if oldest_ms >= 0:
-            ledger_id = ledger.next_position(slowest).ledger_id
-            oldest_ms = max(min(oldest_ms, ledger.closed_ms(ledger_id) or oldest_ms), ledger.begun_ms(ledger_id))
+            ledgers = ledger.ledgers
+            ledger_id = ledgers.next_position(slowest).ledger_id
+            oldest_ms = max(min(oldest_ms, ledgers.closed_ms(ledger_id) or oldest_ms), ledger.begun_ms(ledger_id))
             if now_ms - oldest_ms >= age.limit_s * 1000:
                 return Exceeded(AGE, age)
     return None
@@ -106,7 +110,7 @@ def evict_bytes(ledger: SizedLedger, subscriptions: Iterable[Subscription], quot
     position = ledger.position_leaving(int(quota.limit_bytes * _KEPT))
     if position is None:
         return 0
-    position = min(position, ledger.last_confirmed)
+    position = min(position, ledger.ledgers.last_confirmed)
     passed = 0
     for subscription in subscriptions:
         if subscription.is_durable and subscription.cursor.mark_delete_position < position:

@@ -11,8 +11,8 @@ from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
 from broker.topic.ports import CursorPort, EntryLike
-from broker.topic.reading.passing import PassedLedger, nth_open
-from broker.topic.reading.positions import published_ms
+from broker.topic.reading.passing import nth_open
+from broker.topic.reading.positions import SearchedLedger, is_marker, published_ms
 from magnetar_core.runtime.types import KIB, Corruption
 from managed_ledger.ack_ranges import words_of
 from managed_ledger.errors import ManagedLedgerError
@@ -29,35 +29,38 @@ class Analysis(NamedTuple):
 
     entries: int
     messages: int
+    markers: int
+    """Of brokers; they are in neither of the other numbers (`PersistentSubscription.analyzeBacklog`, 4.2.4)."""
+
     first: Position | None
     last: Position | None
     is_aborted: bool
     """A limit was reached before the end."""
 
 
-async def entry_at(ledger: PassedLedger, position: Position) -> EntryLike | None:
+async def entry_at(ledger: SearchedLedger, position: Position) -> EntryLike | None:
     """The entry at exactly *position*; None if there is none. Raises ManagedLedgerError."""
-    if position.entry_id < 0 or position > ledger.last_confirmed:
+    if position.entry_id < 0 or position > ledger.ledgers.last_confirmed:
         return None
     answer = ledger.read(position, 1, 1)
     entries = answer if isinstance(answer, Sequence) else await answer
     return entries[0] if entries and entries[0].position == position else None
 
 
-async def peek(ledger: PassedLedger, cursor: CursorPort, number: int) -> EntryLike | None:
+async def peek(ledger: SearchedLedger, cursor: CursorPort, number: int) -> EntryLike | None:
     """Entry *number* (from 1) of those that are not acknowledged; None if they are fewer. Raises ManagedLedgerError."""
     if not 1 <= number <= cursor.backlog():
         return None
-    return await entry_at(ledger, await nth_open(ledger, cursor, number))
+    return await entry_at(ledger, await nth_open(ledger.ledgers, cursor, number))
 
 
-async def earliest_ms(ledger: PassedLedger, after: Position) -> int:
+async def earliest_ms(ledger: SearchedLedger, after: Position) -> int:
     """When the first entry behind *after* was published, by the broker's clock where it stamped the entry.
 
     -1 where there is none, or where it cannot be read: a caller wants its other numbers all the same.
     """
     try:
-        entry = await entry_at(ledger, ledger.next_position(after))
+        entry = await entry_at(ledger, ledger.ledgers.next_position(after))
         if entry is None:
             return -1
         return max(published_ms(entry.data), 0)
@@ -65,7 +68,7 @@ async def earliest_ms(ledger: PassedLedger, after: Position) -> int:
         return -1
 
 
-async def batch_size_at(ledger: PassedLedger, position: Position) -> int:
+async def batch_size_at(ledger: SearchedLedger, position: Position) -> int:
     """How many messages the batch at *position* has; 0 if no batch is there. Raises ManagedLedgerError."""
     entry = await entry_at(ledger, position)
     if entry is None:
@@ -79,7 +82,7 @@ async def batch_size_at(ledger: PassedLedger, position: Position) -> int:
 
 
 async def analyse(
-    ledger: PassedLedger,
+    ledger: SearchedLedger,
     cursor: CursorPort,
     start: Position | None,
     entries_max: int,
@@ -89,14 +92,14 @@ async def analyse(
 
     It ends early after *entries_max* entries, or when *is_late* says so. Raises ManagedLedgerError.
     """
-    end = ledger.last_confirmed
-    at = ledger.next_position(cursor.mark_delete_position) if start is None else start
-    entries = messages = looked = 0
+    end = ledger.ledgers.last_confirmed
+    at = ledger.ledgers.next_position(cursor.mark_delete_position) if start is None else start
+    entries = messages = markers = looked = 0
     first: Position | None = None
     last: Position | None = None
     while at <= end:
         if looked >= entries_max or is_late():
-            return Analysis(entries, messages, first, last, is_aborted=True)
+            return Analysis(entries, messages, markers, first, last, is_aborted=True)
         answer = ledger.read(at, min(_RUN_ENTRIES, entries_max - looked), _RUN_BYTES)
         run = answer if isinstance(answer, Sequence) else await answer
         if not run:
@@ -105,12 +108,15 @@ async def analyse(
             if entry.position > end or cursor.is_deleted(entry.position):
                 continue
             first, last = first or entry.position, entry.position
+            if is_marker(entry):
+                markers += 1
+                continue
             entries += 1
             messages += _messages_in(entry)
         looked += len(run)
-        at = ledger.next_position(run[-1].position)
+        at = ledger.ledgers.next_position(run[-1].position)
         await asyncio.sleep(0)  # rule 2
-    return Analysis(entries, messages, first, last, is_aborted=False)
+    return Analysis(entries, messages, markers, first, last, is_aborted=False)
 
 
 def _messages_in(entry: EntryLike) -> int:

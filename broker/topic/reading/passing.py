@@ -10,11 +10,12 @@ Rules:
 
 import asyncio
 from collections.abc import Sequence
-from typing import Final, Protocol
+from typing import Final
 
 from broker.topic.ports import CursorPort
 from broker.topic.reading.positions import SearchedLedger, is_published_since, position_at_ms
 from broker.topic.reading.subscription import Subscription
+from managed_ledger.ledger_list import LedgerList
 from managed_ledger.position import LATEST, Position
 
 # Entries that are counted in one turn of the loop: some milliseconds.
@@ -24,22 +25,12 @@ _PAUSE_EVERY: Final = 5_000
 _ABOUT_AT_END: Final = 1_000
 
 
-class PassedLedger(SearchedLedger, Protocol):
-    """A managed ledger, as entries are passed over in it."""
-
-    def next_position(self, position: Position) -> Position: ...
-
-    def previous_position(self, position: Position) -> Position: ...
-
-    def closed_ms(self, ledger_id: int) -> int: ...
-
-
-async def nth_open(ledger: PassedLedger, cursor: CursorPort, count: int) -> Position:
+async def nth_open(ledgers: LedgerList, cursor: CursorPort, count: int) -> Position:
     """The entry that is the *count*-th of those that are not acknowledged; the last one there is if they are fewer."""
     position, left, looked = cursor.mark_delete_position, count, 0
     while left > 0:
-        following = ledger.next_position(position)
-        if following > ledger.last_confirmed:
+        following = ledgers.next_position(position)
+        if following > ledgers.last_confirmed:
             break
         position = following
         left -= not cursor.is_deleted(position)
@@ -49,35 +40,35 @@ async def nth_open(ledger: PassedLedger, cursor: CursorPort, count: int) -> Posi
     return position
 
 
-async def expire(ledger: PassedLedger, subscription: Subscription, before_ms: int, now_ms: int) -> int | None:
+async def expire(ledger: SearchedLedger, subscription: Subscription, before_ms: int, now_ms: int) -> int | None:
     """Pass over what was published before *before_ms*; how many entries that were. None: its consumers are about at the
     end of the topic, so it was not looked for. Raises BrokerError."""
-    cursor = subscription.cursor
-    passed = _pass_over(subscription, _end_of_old_ledgers(ledger, cursor.mark_delete_position, before_ms), now_ms)
+    cursor, ledgers = subscription.cursor, ledger.ledgers
+    passed = _pass_over(subscription, _end_of_old_ledgers(ledgers, cursor.mark_delete_position, before_ms), now_ms)
     backlog = cursor.backlog()
     if not backlog:
         return passed or None
-    if not await _is_oldest_too_old(ledger, cursor, before_ms):
+    if not await _is_oldest_too_old(ledgers, cursor, before_ms):
         return passed or (None if subscription.consumers and backlog < _ABOUT_AT_END else 0)
     first_kept = await position_at_ms(ledger, before_ms)
-    last = ledger.last_confirmed if first_kept == LATEST else ledger.previous_position(first_kept)
+    last = ledgers.last_confirmed if first_kept == LATEST else ledgers.previous_position(first_kept)
     return passed + _pass_over(subscription, last, now_ms)
 
 
-def expire_up_to(ledger: PassedLedger, subscription: Subscription, position: Position, now_ms: int) -> int | None:
+def expire_up_to(ledgers: LedgerList, subscription: Subscription, position: Position, now_ms: int) -> int | None:
     """Pass over everything up to *position*; how many entries that were. None: the topic does not reach so far."""
-    if position > ledger.last_confirmed:
+    if position > ledgers.last_confirmed:
         return None
-    return _pass_over(subscription, ledger.previous_position(ledger.next_position(position)), now_ms)
+    return _pass_over(subscription, ledgers.previous_position(ledgers.next_position(position)), now_ms)
 
 
-def _end_of_old_ledgers(ledger: PassedLedger, after: Position, before_ms: int) -> Position:
+def _end_of_old_ledgers(ledgers: LedgerList, after: Position, before_ms: int) -> Position:
     """Rule 3: the last entry of the ledgers after *after* that were all closed before *before_ms*; *after* if the next
     one was not."""
-    following = ledger.next_position(after)
-    while following <= ledger.last_confirmed and 0 < ledger.closed_ms(following.ledger_id) < before_ms:
-        after = ledger.previous_position(Position(following.ledger_id + 1, 0))
-        following = ledger.next_position(after)
+    following = ledgers.next_position(after)
+    while following <= ledgers.last_confirmed and 0 < ledgers.closed_ms(following.ledger_id) < before_ms:
+        after = ledgers.previous_position(Position(following.ledger_id + 1, 0))
+        following = ledgers.next_position(after)
     return after
 
 
@@ -91,8 +82,8 @@ def _pass_over(subscription: Subscription, last: Position, now_ms: int) -> int:
     return passed
 
 
-async def _is_oldest_too_old(ledger: PassedLedger, cursor: CursorPort, before_ms: int) -> bool:
+async def _is_oldest_too_old(ledgers: LedgerList, cursor: CursorPort, before_ms: int) -> bool:
     """Rule 2."""
-    answer = cursor.read_again(ledger.next_position(cursor.mark_delete_position), 1, 1)
+    answer = cursor.read_again(ledgers.next_position(cursor.mark_delete_position), 1, 1)
     entries = answer if isinstance(answer, Sequence) else await answer
     return bool(entries) and not is_published_since(entries[0], before_ms)

@@ -7,6 +7,7 @@ from broker.errors import storage_errors
 from broker.topic.compaction.latest_keys import MESSAGES_PER_TURN, Opened
 from broker.topic.ports import Entries, EntryLike
 from magnetar_core.runtime.types import Buffer, Corruption
+from managed_ledger.ledger_list import LedgerList
 from managed_ledger.messages import (
     broker_metadata_of,
     is_batch,
@@ -24,15 +25,9 @@ MARKERS_PER_TURN: Final = 100
 class SearchedLedger(Protocol):
     """A managed ledger, as positions are looked for in it (`managed_ledger.ledger.ManagedLedger`)."""
 
-    @property
-    def last_confirmed(self) -> Position: ...
-
-    @property
-    def first_position(self) -> Position: ...
+    ledgers: LedgerList
 
     def read(self, first: Position, max_entries: int, max_bytes: int) -> Entries | Awaitable[Entries]: ...
-
-    def previous_position(self, position: Position) -> Position: ...
 
     async def find_first(self, predicate: Callable[[EntryLike], bool]) -> Position | None: ...
 
@@ -54,7 +49,7 @@ async def position_at_ms(ledger: SearchedLedger, time_ms: int, kept: SearchedKep
 
     with storage_errors():
         position = await ledger.find_first(is_since)
-        if kept is not None and (position is None or position <= ledger.first_position):
+        if kept is not None and (position is None or position <= ledger.ledgers.first_position):
             earlier = await kept.find_first(is_since)
             position = min(position or LATEST, earlier or LATEST)
     return LATEST if position is None else position
@@ -84,7 +79,7 @@ async def last_message(ledger: SearchedLedger, pause: Callable[[], Awaitable[Non
     Markers, which no consumer gets, are passed over: a client would wait for them for ever
     (`PersistentTopic.getLastDispatchablePosition`, 4.0.8). In *pause* others have their turn. Raises BrokerError.
     """
-    position, passed = ledger.last_confirmed, 0
+    position, passed = ledger.ledgers.last_confirmed, 0
     while position.entry_id >= 0:
         with storage_errors():
             answer = ledger.read(position, 1, 1)
@@ -93,7 +88,7 @@ async def last_message(ledger: SearchedLedger, pause: Callable[[], Awaitable[Non
             break
         if not is_marker(entries[0]):
             return position, last_index(entries[0])
-        position = ledger.previous_position(position)
+        position = ledger.ledgers.previous_position(position)
         passed += 1
         if passed % MARKERS_PER_TURN == 0:
             await pause()

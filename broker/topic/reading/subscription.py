@@ -114,9 +114,15 @@ class Subscription:
         if kind in SINGLE_ACTIVE:
             is_failover = kind == wire.CommandSubscribe.Failover
             return SingleActiveDispatcher(topic, cursor, limits, now_ms, is_failover=is_failover)
+        dispatcher: SharedDispatcher
         if kind == wire.CommandSubscribe.Shared:
-            return SharedDispatcher(topic.name, cursor, limits, now_ms, self._share)
-        return KeySharedDispatcher(topic, cursor, limits, now_ms, self._share, policy)
+            dispatcher = SharedDispatcher(topic.name, cursor, limits, now_ms, self._share)
+        else:
+            dispatcher = KeySharedDispatcher(topic, cursor, limits, now_ms, self._share, policy)
+        former = self.pump.dispatcher
+        if isinstance(former, SharedDispatcher):
+            dispatcher.redelivery_counts = former.redelivery_counts
+        return dispatcher
 
     def remove_consumer(self, consumer: Consumer) -> None:
         """Detach *consumer*; entries that it did not acknowledge go to the other consumers."""
@@ -260,7 +266,7 @@ class Subscription:
     @property
     def is_before_ledgers(self) -> bool:
         """Whether something may be open that only a compacted ledger has."""
-        return self.is_durable and self.cursor.mark_delete_position < self._ledger.previous_position(EARLIEST)
+        return self.is_durable and self.cursor.mark_delete_position < self._ledger.ledgers.previous_position(EARLIEST)
 
     @property
     def mark_delete_position(self) -> Position:

@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
 from broker.transfer.rosters.roster import Roster, edits, holding_edits
+from magnetar_core.topics.topic_name import TopicName
 from managed_ledger.ledgers.holdings import Changes, Holdings
-from managed_ledger.topic_name import TopicName
 
 # Bytes of one time: ten thousand topics that were opened within a second are written within four.
 TELL_BYTES_MAX: Final = 512 * 1024

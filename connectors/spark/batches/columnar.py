@@ -184,6 +184,7 @@ class Messages:
         self.count = len(borders) // 2
         self._pieces = pieces
         self._runs = runs
+        # For each message where its metadata begin (with their size), and where its payload does; then the end of all.
         self._offsets = np.zeros(len(borders) + 1, np.int32)
         self._offsets[0] = begin
         self._offsets[1:] = borders
@@ -214,7 +215,8 @@ class Messages:
         pieces = pa.Array.from_buffers(
             pa.binary(), 2 * self.count, [None, pa.py_buffer(self._offsets), pa.py_buffer(self.data)]
         )
-        metadata = pieces.take(pa.array(np.arange(0, 2 * self.count, 2, dtype=np.int32))).buffers()[2]
+        of_metadata = np.arange(0, 2 * self.count, 2, dtype=np.int32)  # each of them is followed by its payload
+        metadata = pieces.take(pa.array(of_metadata)).buffers()[2]
         searched = b"" if metadata is None else metadata.to_pybytes()
         return any(flag in searched for flag in _FLAGS)
 

@@ -33,8 +33,8 @@ from connectors.spark.ranges import Position, Times
 from magnetar_core.bookkeeper.wire.framing import LARGEST_FRAME_BYTES_MAX, MAX_FRAME_BYTES
 from magnetar_core.runtime.types import MIB, ConfigurationError
 from magnetar_core.topics.message_id import MessageId
+from magnetar_core.topics.topic_name import TopicName, TopicNameError
 from managed_ledger.messages import CHUNKED_BYTES_MAX
-from managed_ledger.topic_name import TopicName, TopicNameError
 
 # Options of other connectors that do not exist here, with what there is instead: refused by name, so that nobody
 # believes they work.
@@ -67,6 +67,7 @@ INSTEAD: Final = {
 ONLY_BATCH: Final = ("endingOffsets", "endingTimestamp", "compacted", "pushDownFilters", "backlogOf")
 ONLY_STREAM: Final = (
     "maxMessagesPerTrigger", "maxBytesPerTrigger", "minMessagesPerTrigger", "maxTriggerDelay", "subscription",
+    "failOnNewSchema",
 )  # fmt: skip
 
 UNPACKED_BYTES: Final = 20 * MIB
@@ -201,6 +202,7 @@ TABLE: Final = (
     Option("maxPartitions", "max_partitions", number),
     Option("targetPartitionBytes", "target_bytes", size),
     Option("failOnDataLoss", "fail_on_data_loss", flag),
+    Option("failOnNewSchema", "fail_on_new_schema", flag),
     Option("maxMessagesPerTrigger", "max_messages", number, ("maxOffsetsPerTrigger",)),
     Option("maxBytesPerTrigger", "max_bytes", size),
     Option("minMessagesPerTrigger", "min_messages", number, ("minOffsetsPerTrigger",)),
@@ -290,6 +292,9 @@ class ReadOptions:
     max_partitions: int = PARTITIONS_MAX
     target_bytes: int = TARGET_BYTES
     fail_on_data_loss: bool = True
+    fail_on_new_schema: bool | None = None
+    """A stream ends before it reads messages that may have columns which it has not; None: if it has all columns of the
+    topics' schema."""
     columns: tuple[str, ...] = ()
     value_format: str = "binary"
     key_is_text: bool = False
@@ -373,6 +378,8 @@ def _contradictions(given: Mapping[str, str], values: Mapping[str, Any]) -> Iter
         yield "encrypted=raw and encryption.keys cannot both be given: messages are decrypted, or stay as they are"
     if values.get("union_schemas") and value_format not in _FORMATS_WITH_COLUMNS:
         yield f"unionSchemas=true has no meaning for valueFormat={value_format}; set valueFormat=auto"
+    if values.get("fail_on_new_schema") and value_format not in _FORMATS_WITH_COLUMNS:
+        yield f"failOnNewSchema=true has no meaning for valueFormat={value_format}; set valueFormat=auto"
     if (minimum := values.get("min_partitions", 1)) > values["max_partitions"]:
         yield f"minPartitions={minimum} is more than maxPartitions={values['max_partitions']}"
     if "publishTimeSlack" in given and values["times"] is None and not values.get("push_down_filters"):
@@ -547,6 +554,9 @@ def _position(place: Any, neutral: str, partitions: tuple[int, ...]) -> Position
         if meant != neutral:
             raise ValueError(f"{place} makes the read empty")
         return None
+    if str(place).isdecimal():
+        by_time = "startingTimestamp" if neutral == "earliest" else "endingTimestamp"
+        raise ValueError(f"{place} is a number, as Kafka's offsets are; {by_time} is the way by time")
     message_id = MessageId.parse(str(place))
     if message_id.partition not in (-1, *partitions):
         raise ValueError(f"{place!r} is in partition {message_id.partition}")

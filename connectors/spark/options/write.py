@@ -22,7 +22,7 @@ from connectors.spark.options.table import (
     without_table_properties,
 )
 from magnetar_core.runtime.types import GIB, MIB, ConfigurationError
-from managed_ledger.topic_name import TopicName
+from magnetar_core.topics.topic_name import TopicName
 
 # Options that only reading needs, and Spark's own: ignored, so that one set of options serves both.
 CHECKPOINT: Final = "checkpointlocation"

@@ -17,11 +17,11 @@ from connectors.spark.plan.planning import TopicRange
 from connectors.spark.plan.topics import topics_like
 from magnetar_core.bookkeeper.metadata.stores.store import MetadataError, MetadataStore
 from magnetar_core.runtime.types import ConfigurationError, MagnetarError
-from managed_ledger.records.paths import ROOT, decode
+from magnetar_core.topics.topic_name import TopicName, decode
+from managed_ledger.records.paths import ROOT
 from managed_ledger.schemas.compatibility import SchemaType
 from managed_ledger.schemas.registry import SchemaRegistry
 from managed_ledger.schemas.stored import StoredSchema
-from managed_ledger.topic_name import TopicName
 
 log = logging.getLogger(__name__)
 

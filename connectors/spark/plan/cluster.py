@@ -12,10 +12,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from connectors.spark.bookie_access import check_let_in
 from connectors.spark.options.read import Place, ReadOptions
 from connectors.spark.plan.cursors import consumed, missing
 from connectors.spark.plan.planning import TopicRange, clip
-from connectors.spark.plan.recorded import check_on_bookies, places, recorded
+from connectors.spark.plan.recorded import check_on_bookies, never_was, places, recorded
 from connectors.spark.plan.times import bounds
 from connectors.spark.plan.topics import near_names, partition_count, topics_like
 from connectors.spark.ranges import Position, Run, Times
@@ -38,6 +39,7 @@ from magnetar_core.runtime.clock import Clock
 from magnetar_core.runtime.process.daemon import new_clock
 from magnetar_core.runtime.types import MIB, Allocate, ConfigurationError, Corruption, MagnetarError
 from magnetar_core.security.tls.files import directory_files
+from magnetar_core.topics.topic_name import TopicName
 from managed_ledger.compacted.entry import COMPACTED_LEDGER, COMPACTION_CURSOR
 from managed_ledger.cursors.stored_cursor import stored_cursor
 from managed_ledger.errors import ShadowTopic
@@ -48,7 +50,6 @@ from managed_ledger.position import signed
 from managed_ledger.records.records_pb2 import ManagedLedgerInfo
 from managed_ledger.schemas.registry import SchemaRegistry
 from managed_ledger.schemas.stored import StoredSchema
-from managed_ledger.topic_name import TopicName
 
 log = logging.getLogger(__name__)
 
@@ -97,7 +98,7 @@ async def connected(
     """A client of the cluster, closed at the end; *allocate* makes room for large answers. It sees all that was stored
     before the call.
 
-    Raises ConfigurationError, MetadataError, BookKeeperError.
+    Raises ConfigurationError, MetadataError, BookKeeperError; and NotLetIn, which an error inside of the block becomes.
     """
     tls = directory_files(place.tls_directory, "bookkeeper.tlsDirectory") if place.tls_directory else None
     clock = new_clock()
@@ -114,6 +115,9 @@ async def connected(
         await store.sync()
         await bookkeeper.open()
         yield store, bookkeeper, clock
+    except MagnetarError as error:
+        check_let_in(error)
+        raise
     finally:
         await bookkeeper.close()
         await store.close()
@@ -137,8 +141,11 @@ async def _opened(url: str, clock: Clock) -> MetadataStore:
 
 
 async def freeze(options: ReadOptions) -> list[FrozenTopic]:
-    """Every topic of a read with its runs of entries. Raises TopicMissing, ShadowTopic, DataLoss and what the stores
-    raise."""
+    """The topics that a query reads, each with the ranges of entries that exist now.
+
+    A topic that is missing, or a shadow topic, is left out where the options give a pattern. Raises TopicMissing,
+    ShadowTopic (where they name the topics), DataLoss, and the errors of the metadata store and the bookies.
+    """
     async with connected(options.place) as (store, client, clock):
         freezer = Freezer(options, store, client)
         topics = options.topics if options.pattern is None else await topics_like(store, options.pattern)
@@ -159,7 +166,8 @@ async def freeze(options: ReadOptions) -> list[FrozenTopic]:
                 continue
             schemas: tuple[StoredSchema, ...] = ()
             if options.value_format not in WITHOUT_SCHEMA:
-                await store.sync()  # bookies may have given messages that are newer than our server's data
+                # Our metadata server may be behind the bookies, and not show the schemas of the newest messages yet.
+                await store.sync()
                 schemas = tuple(await versions_of(registry, topic))
             frozen.append(FrozenTopic(topic, ranges, schemas, freezer.closed_ms if options.push_down_filters else {}))
         return frozen
@@ -211,6 +219,10 @@ class Freezer:
         await check_own(self._store, part, record)
         closed_ms = {info.ledgerId: info.timestamp for info in record.ledgerInfo}
         self.closed_ms.update(closed_ms)
+        start = self._options.starting.get(topic, {}).get(number)
+        end = self._options.ending.get(topic, {}).get(number)
+        self._check_was(part, record.ledgerInfo, start, "starting")
+        self._check_was(part, record.ledgerInfo, end, "ending")
         known, unknown = recorded(record.ledgerInfo)
         offloaded = places(record.ledgerInfo)
         asked = await asyncio.gather(*(self._run(part, ledger_id) for ledger_id in unknown))
@@ -220,8 +232,6 @@ class Freezer:
             compacted = await self._compacted_range(part, runs)
             check_on_bookies(str(part), compacted.runs, offloaded)
             return compacted
-        start = self._options.starting.get(topic, {}).get(number)
-        end = self._options.ending.get(topic, {}).get(number)
         if self._options.times is not None:
             first, last = await time_bounds(self._bookkeeper, part, runs, closed_ms, self._options.times)
             start, end = start or first, end or last
@@ -232,6 +242,17 @@ class Freezer:
         kept, earlier = clip(runs, start, end)
         check_on_bookies(str(part), kept, offloaded)
         return TopicRange(str(part), part.partition, kept, earlier, acked)
+
+    def _check_was(
+        self, part: TopicName, infos: Sequence[ManagedLedgerInfo.LedgerInfo], position: Position | None, which: str
+    ) -> None:
+        """Raises ConfigurationError for a position that a partition never had."""
+        if position is not None and never_was(infos, position):
+            raise ConfigurationError(
+                f"{which}Offsets: ledger {position[0]} was never one of {part}, which has {infos[0].ledgerId} to "
+                f"{infos[-1].ledgerId}; take the ledger and the entry of one of its rows (__ledgerId, __entryId), or "
+                f"{which}Timestamp"
+            )
 
     async def _compacted_range(self, part: TopicName, runs: Sequence[Run]) -> TopicRange:
         """What compaction kept of a partition, and behind it what came since. Raises DataLoss."""
@@ -294,7 +315,9 @@ class Freezer:
             return confirmed, 0
 
     def _end_unknown(self, part: TopicName, ledger_id: int, last: int, error: Exception) -> None:
-        """Raises DataLoss, unless failOnDataLoss is false: then acknowledged entries behind *last* may be left out."""
+        """Raises DataLoss, unless failOnDataLoss is false: then acknowledged entries behind *last* may be left out; and
+        NotLetIn."""
+        check_let_in(error)
         text = f"too few bookies of ledger {ledger_id} of {part} answer to know where it ends ({error})"
         if self._options.fail_on_data_loss:
             raise DataLoss(

@@ -11,10 +11,10 @@ from magnetar_core.bookkeeper.client.client import BookKeeper
 from magnetar_core.bookkeeper.client.errors import BookKeeperError, DigestMismatch, NoSuchEntry, NoSuchLedger
 from magnetar_core.bookkeeper.metadata.stores.store import MetadataStore
 from magnetar_core.runtime.types import Corruption, MagnetarError
+from magnetar_core.topics.topic_name import TopicName, decode
 from managed_ledger.cursors.cursor_store import CursorSnapshot
 from managed_ledger.cursors.stored_cursor import stored_cursor
-from managed_ledger.records.paths import decode, ledger_path
-from managed_ledger.topic_name import TopicName
+from managed_ledger.records.paths import ledger_path
 
 # How often a cursor is looked for while its broker begins another ledger for it meanwhile.
 _LOOKS: Final = 3

@@ -13,7 +13,7 @@ from connectors.spark.plan.cluster import connected, time_bounds
 from connectors.spark.plan.planning import GAP, TopicRange, clip, pieces
 from connectors.spark.ranges import Run, Times
 from connectors.spark.worker.log import let_through
-from managed_ledger.topic_name import TopicName
+from magnetar_core.topics.topic_name import TopicName
 
 if TYPE_CHECKING:  # needs PySpark 4.1
     from connectors.spark.plan.filters import Pushed

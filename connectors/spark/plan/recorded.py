@@ -7,7 +7,7 @@ one may be open, and one without entries may be one of which the broker has not 
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from connectors.spark.ranges import Run
+from connectors.spark.ranges import Position, Run
 from managed_ledger.errors import OffloadedLedger
 from managed_ledger.records.offloaded import only_offloaded, place_of
 from managed_ledger.records.records_pb2 import ManagedLedgerInfo
@@ -25,6 +25,21 @@ def recorded(infos: Sequence[ManagedLedgerInfo.LedgerInfo]) -> tuple[dict[int, R
         else:
             unknown.append(ledger_id)
     return known, unknown
+
+
+def never_was(infos: Sequence[ManagedLedgerInfo.LedgerInfo], position: Position) -> bool:
+    """Whether the topic can never have had an entry at *position*, nor ended there.
+
+    Ledgers with entries go from the first one on, so a topic may have had any that is before its first. Empty ones go
+    at any time, so entry 0 between two ledgers may have been the next one of somebody who saw such a one.
+    """
+    ledger_ids = [info.ledgerId for info in infos]
+    ledger_id, entry_id = position
+    if not ledger_ids or ledger_id < ledger_ids[0] or ledger_id in ledger_ids:
+        return False
+    if ledger_id > ledger_ids[-1]:
+        return position != (ledger_ids[-1] + 1, 0)  # the end of the last one, if that is closed
+    return entry_id > 0
 
 
 def places(infos: Iterable[ManagedLedgerInfo.LedgerInfo]) -> dict[int, str]:

@@ -8,8 +8,8 @@ from typing import Final
 from connectors.spark.options.read import TopicsPattern
 from magnetar_core.bookkeeper.metadata.stores.store import MetadataStore
 from magnetar_core.runtime.types import Corruption
-from managed_ledger.records.paths import ROOT, decode
-from managed_ledger.topic_name import PARTITIONED_TOPICS, PERSISTENT, TopicName
+from magnetar_core.topics.topic_name import PARTITIONED_TOPICS, PERSISTENT, TopicName, decode
+from managed_ledger.records.paths import ROOT
 
 
 def listings(pattern: TopicsPattern) -> tuple[str, str]:

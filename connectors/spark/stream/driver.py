@@ -38,8 +38,8 @@ from magnetar_core.bookkeeper.client.errors import BookKeeperError
 from magnetar_core.bookkeeper.metadata.stores.store import MetadataError
 from magnetar_core.runtime.process.loop_thread import LoopThread
 from magnetar_core.runtime.types import MagnetarError
+from magnetar_core.topics.topic_name import TopicName
 from managed_ledger.schemas.registry import SchemaRegistry
-from managed_ledger.topic_name import TopicName
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -47,6 +47,10 @@ if TYPE_CHECKING:
     from connectors.spark.values.value_columns import ValueColumns
 
 log = logging.getLogger(__name__)
+
+
+class NewSchema(MagnetarError):
+    """A topic has messages of a newer schema than the query, which would be read without their new columns."""
 
 
 class StreamPartition(InputPartition):
@@ -160,6 +164,7 @@ class _Driver:
         self._planned_s: float | None = None
         """When that was; None: not in this run of the query."""
         self._waiting = Waiting()
+        self._warned: set[str] = set()
         self._subscription: Subscription | None = None
         try:
             self._follower: Follower = self._loop.run(self._open())
@@ -328,7 +333,30 @@ class _Driver:
         its messages have no other."""
         if not self._columns.needs_schema:
             return self._columns.values(str(topic), ())
-        return self._columns.values(str(topic), self._loop.run(versions_of(self._registry, topic)))
+        versions = self._loop.run(versions_of(self._registry, topic))
+        if unread := self._columns.unread(str(topic), versions):
+            self._report_unread(topic, versions[-1].version if versions else None, unread)
+        return self._columns.values(str(topic), versions)
+
+    def _report_unread(self, topic: TopicName, version: int | None, unread: Sequence[str]) -> None:
+        """Log it once. Raises NewSchema instead if it is to end the query: the batch is planned, but no task has read
+        it, so the query that is started again reads it with the new columns."""
+        options = self._options
+        source = "it has no schema" if version is None else f"version {version} of its schema"
+        text = (
+            f"{topic} has columns that are newer than this query, which does not read them ({source}): "
+            f"{', '.join(unread)}"
+        )
+        if options.fail_on_new_schema:
+            is_refused = not options.union_schemas and (options.pattern is not None or len(options.topics) > 1)
+            union = ", and with unionSchemas=true as long as the schemas of its topics differ" if is_refused else ""
+            raise NewSchema(
+                f"{text}; start it again from load() on{union}: it goes on here, and can have them. With "
+                "failOnNewSchema=false a query goes on without them"
+            )
+        if text not in self._warned:
+            self._warned.add(text)
+            log.warning("%s; start it again, or set failOnNewSchema=true, which ends it before it reads without", text)
 
     def commit(self, end: StreamOffset) -> None:
         """Let the brokers remove what stands before *end*."""

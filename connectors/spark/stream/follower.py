@@ -8,8 +8,9 @@ Rules:
 1. The record of a topic says how many entries its closed ledgers have; only where it does not, their own records are
    read. A look without news asks the bookies of the open ledgers, and nobody else.
 2. An entry at the open end may be read when its writer has said that it is confirmed, or when it has been held for
-   SETTLED_S by so many bookies that every recovery finds it: a writer that closes its ledger just then would leave out
-   such an entry, if the bookies' answers have not reached it yet, and write it once more elsewhere.
+   SETTLED_S by so many bookies that every recovery finds it, and still is: a writer that closes its ledger just then
+   would leave out such an entry, if the bookies' answers have not reached it yet, and write it once more elsewhere.
+   What only some of them hold while others are silent may be gone when the batch is repeated; it waits for them.
 3. Entries that are gone although they were not read are loss of data, as far as it can be known: ledgers that were seen
    before, and the ledger in which reading stopped. A query with a subscription keeps the last entry that it has read
    (`connectors.spark.stream.retaining`): topics give up their oldest ledgers first, so all behind it is there while
@@ -25,6 +26,7 @@ from bisect import bisect_left
 from collections.abc import Mapping
 from typing import Final
 
+from connectors.spark.bookie_access import check_let_in
 from connectors.spark.options.read import ReadOptions
 from connectors.spark.plan import topics
 from connectors.spark.plan.cluster import DataLoss, TopicMissing, check_own, time_bounds
@@ -38,10 +40,10 @@ from magnetar_core.bookkeeper.client.reading.read_handle import LedgerReadHandle
 from magnetar_core.bookkeeper.metadata.stores.store import Cancel, MetadataStore
 from magnetar_core.runtime.clock import Clock
 from magnetar_core.runtime.types import MagnetarError
+from magnetar_core.topics.topic_name import TopicName
 from managed_ledger.errors import ShadowTopic
 from managed_ledger.ledgers.topic_record import stored_record
 from managed_ledger.records.paths import cursor_path, ledger_path
-from managed_ledger.topic_name import TopicName
 
 log = logging.getLogger(__name__)
 
@@ -207,9 +209,9 @@ class Follower:
         """Rule 3. *kept*: the entry that a subscription has kept before *start*. Raises DataLoss, unless
         failOnDataLoss is false."""
         view = self._part(part)
-        advice = "Raise the namespace's retention, or set option subscription, which keeps what was not read; "
+        advice = "Raise the namespace's retention, or set option subscription, which keeps what was not read. "
         if kept is not None:
-            advice = "Give the topic a longer message TTL and backlog quota, and leave the subscription to the query; "
+            advice = "Give the topic a longer message TTL and backlog quota, and leave the subscription to the query. "
         if view is not None:
             text = view.loss(start, kept)
         elif start > EARLIEST and self._is_asked_for(TopicName.parse(part.topic)):
@@ -410,7 +412,7 @@ class _PartView:
             self._gone_end = max(self._gone_end or EARLIEST, (run.ledger_id, run.last + 1))
 
     async def _opened(self, ledger_id: int) -> "_OpenLedger | Run | None":
-        """What is known of a ledger. Raises MagnetarError."""
+        """What is known of a ledger. Raises NotLetIn, MagnetarError."""
         async with self._turns:
             try:
                 handle = await self._bookkeeper.open_ledger(ledger_id, recovery=False)
@@ -418,6 +420,7 @@ class _PartView:
                 self._missing.add(ledger_id)
                 return None
             except BookKeeperError as error:
+                check_let_in(error)
                 raise MagnetarError(f"ledger {ledger_id} of {self.name} cannot be opened: {error}") from error
         assert handle.ledger_id == ledger_id, f"asked for ledger {ledger_id}, got {handle.ledger_id}"
         if handle.is_closed:
@@ -536,7 +539,7 @@ class _OpenLedger:
         """Raises nothing: what cannot be known now is looked for again."""
         handle = self._handle
         try:
-            held = await handle.last_recoverable_entry()
+            held = await handle.last_recoverable_entry(is_certain=True)
             self._problem = ""
         except NoSuchLedger:
             self.is_closed = self.is_gone = True
@@ -552,6 +555,8 @@ class _OpenLedger:
             self.run = _run_of(handle, handle.metadata.last_entry_id)
             return
         confirmed, now = handle.last_add_confirmed, self._clock.monotonic()  # the bookies may have taken their time
+        # Bookies lose what they have not written.
+        self._held = [(at, entry_id) for at, entry_id in self._held if entry_id <= held]
         if held > max(confirmed, self._held[-1][1] if self._held else -1):
             self._held.append((now, held))
         settled = [entry_id for at, entry_id in self._held if now - at >= SETTLED_S]
@@ -566,6 +571,7 @@ class _OpenLedger:
         time, does not count against that."""
         assert last >= 0, f"entry {last} cannot have been seen"
         if self.run is None or last > self.run.last:
+            # Their sizes are not known: the average of those before them, or one byte each.
             known = self.run or Run(self.ledger_id, 0, 0, 1)
             self.run = Run(self.ledger_id, 0, last, known.size_bytes * (last + 1) // known.entries)
 

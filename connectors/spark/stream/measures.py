@@ -13,8 +13,8 @@ Rules:
 3. Numbers of messages are believed if they grow by one for each entry at least: they do not where a broker began to
    number later, or began anew. Then, and where nothing is numbered, entries are looked at one after the other. A walk
    has a limit of its own, where the batch ends.
-4. What nobody gives ends a batch before it. If it is the first entry, as much of its ledger is taken as the average
-   says: the task that reads it reports it.
+4. A batch ends before an entry that no bookie gives. If that is the first entry of the batch, as much of its ledger is
+   taken as the average says: the task that reads it reports the error.
 """
 
 from bisect import bisect_right
@@ -192,7 +192,8 @@ class Search:
 class Walk:
     """Counts how many entries are within *room*, one after the other: tell it those that it wants, while it wants some.
 
-    It looks at *walked_entries* and *walked_bytes* at most, but at one entry at least.
+    *room*, *average* and `taken` are messages if *counts_messages*, else bytes. It looks at *walked_entries* and
+    *walked_bytes* at most, but at one entry at least.
     """
 
     def __init__(
@@ -205,7 +206,7 @@ class Walk:
         walked_entries: int = WALKED_ENTRIES_MAX,
         walked_bytes: int = WALKED_BYTES_MAX,
     ) -> None:
-        """*average*: what an entry is thought to have."""
+        """*average*: how much an entry is thought to have, until entries were looked at."""
         self._backlog = backlog
         self._entries = backlog.entries
         self._room = room
@@ -215,16 +216,18 @@ class Walk:
         self.counted = 0
         """Entries that were looked at and are within the room."""
         self.taken = 0
-        """What they have."""
+        """How much these entries have."""
         self.is_full = False
         """There is more than the room."""
-        self._guessed = 1
+        self._uncounted = 1
+        """Entries that are taken although none was counted (rules 1, 4)."""
         self._is_over = False
+        """Nothing more is looked at: the room is full, a limit of the walk is reached, or no bookie gives the next."""
 
     @property
     def fitting(self) -> int:
         """Entries within the room; the one that it has at least (rule 1)."""
-        return max(self.counted, self._guessed)
+        return max(self.counted, self._uncounted)
 
     @property
     def wants(self) -> tuple[int, int] | None:
@@ -236,11 +239,11 @@ class Walk:
         return self.counted, max(1, min(fits, self._left_entries, self._backlog.runs[place].last - entry_id + 1))
 
     def on_heads(self, heads: Sequence[Head]) -> None:
-        """The next entries, one at least; empty: nobody gives the next one (rule 4)."""
+        """The next entries, one at least; empty: no bookie gives the next one (rule 4)."""
         if not heads:
             self._is_over = True
             if self.counted == 0:
-                self._guessed = max(min(int(self._room / self._average), self._backlog.runs[0].entries), 1)
+                self._uncounted = max(min(int(self._room / self._average), self._backlog.runs[0].entries), 1)
             return
         for head in heads:
             weight = head.messages if self._counts_messages else head.size_bytes

@@ -18,7 +18,8 @@ Rules:
 4. `kept`, of a query with a subscription, has the last entry that was read of each partition. The subscription stays in
    front of it, so its ledger is there as long as nobody else moves the subscription.
    (`connectors.spark.stream.follower`)
-5. `behind` is in the newest offset, which Spark shows in a query's progress: how much is left behind the batch.
+5. `behind` is only in the newest offset, which Spark shows in a query's progress (`connectors.spark.stream.driver` adds
+   it): how much is left behind the batch. It is not read again.
 """
 
 from collections.abc import Mapping
@@ -27,7 +28,7 @@ from typing import Any, Final, NamedTuple
 
 from connectors.spark.ranges import Position
 from magnetar_core.runtime.types import Corruption
-from managed_ledger.topic_name import TopicName, TopicNameError
+from magnetar_core.topics.topic_name import TopicName, TopicNameError
 
 VERSION: Final = 1
 
@@ -78,7 +79,9 @@ class StreamOffset:
     @staticmethod
     def from_json(value: Mapping[str, Any]) -> "StreamOffset":
         """Raises Corruption."""
-        version = value.get("version")
+        if "version" not in value:
+            raise Corruption(f"the checkpoint is not one of this source: {value!r:.200}; begin a new checkpoint")
+        version = value["version"]
         if version != VERSION:
             raise Corruption(
                 f"the checkpoint has offsets of version {version!r}, and this source knows {VERSION}; go on with the "

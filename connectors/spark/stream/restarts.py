@@ -7,7 +7,7 @@ would be read from their first entries, whatever the options say.
 from connectors.spark.options.read import ReadOptions
 from connectors.spark.stream.offsets import StreamOffset
 from magnetar_core.runtime.types import ConfigurationError
-from managed_ledger.topic_name import TopicName
+from magnetar_core.topics.topic_name import TopicName
 
 
 def check_topics(options: ReadOptions, offset: StreamOffset) -> None:

@@ -14,7 +14,7 @@ from connectors.spark.options.read import ReadOptions
 from connectors.spark.ranges import Position
 from magnetar_core.runtime.types import MagnetarError
 from magnetar_core.topics.client_log import client_log
-from managed_ledger.topic_name import TopicName
+from magnetar_core.topics.topic_name import TopicName
 
 log = logging.getLogger(__name__)
 
@@ -27,17 +27,14 @@ class Subscription:
     """The cursors of one query, all of one name."""
 
     def __init__(self, options: ReadOptions, name: str) -> None:
-        """Raises SubscriptionFailed."""
+        """Raises SubscriptionFailed, ConfigurationError."""
         import pulsar
 
         self._name = name
         self._service_url = options.service_url
+        arguments = client_arguments(options.broker_options)
         try:
-            self._client = pulsar.Client(
-                options.service_url,
-                logger=client_logger(),
-                **client_arguments(options.broker_options),
-            )
+            self._client = pulsar.Client(options.service_url, logger=client_logger(), **arguments)
         except Exception as error:  # the library raises its own and ValueError
             raise SubscriptionFailed(f"service.url={options.service_url}: {error}") from error
         self._consumers: dict[TopicName, Any] = {}
@@ -72,8 +69,8 @@ class Subscription:
                 ) from error
 
     def close(self) -> None:
-        """Close the client; the cursors stay."""
+        """Close the client; the cursors stay at the broker."""
         try:
             self._client.close()
-        except Exception as error:
+        except Exception as error:  # nothing is lost: what was acknowledged is acknowledged
             log.info("closing the client of subscription %s: %s", self._name, error)

@@ -1,6 +1,7 @@
 """Entries that their producers encrypted: decrypted, or passed as they are with what decrypting takes. No IO.
 
-    data key   one of `__encryptionKeys`, opened with the private key whose public one has that name: RSA-OAEP, SHA-1
+    data key   one of `__encryptionKeys`, opened with the private key whose public one has that name: RSA-OAEP, SHA-1,
+               or for a key of an elliptic curve, which Java's client takes too, ECIES (`ecies.py`)
     payload    AES-GCM with the data key and `__encryptionParam` as its nonce, its tag of 16 bytes behind (the
                algorithm of all clients) → decompress → split, if it is a batch
 
@@ -91,7 +92,7 @@ class Decryption:
                 continue
             try:
                 data_key = _opened(private, encrypted)
-            except (ValueError, AttributeError) as error:  # an elliptic curve has no `decrypt`
+            except (ValueError, AttributeError) as error:  # a key of another kind has no `decrypt`
                 reasons.append(f"its data key does not open with {name}: {error!r:.100}")
                 continue
             if len(self._data_keys) >= DATA_KEYS_MAX:
@@ -108,9 +109,14 @@ class Decryption:
 
 def _opened(private: Any, encrypted: bytes) -> bytes:
     """Raises ValueError."""
+    from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
     from cryptography.hazmat.primitives.asymmetric.padding import MGF1, OAEP
     from cryptography.hazmat.primitives.hashes import SHA1
 
+    from connectors.spark.task import ecies
+
+    if isinstance(private, EllipticCurvePrivateKey):
+        return ecies.opened(private, encrypted)
     data_key: bytes = private.decrypt(encrypted, OAEP(MGF1(SHA1()), SHA1(), None))  # what the clients do
     return data_key
 

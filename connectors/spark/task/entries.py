@@ -145,7 +145,7 @@ def unpacked(opened: Opened) -> Opened:
     if not opened.is_packed:
         return opened
     metadata = opened.metadata
-    size = metadata.uncompressed_size  # how much it may be was looked at when it was opened
+    size = metadata.uncompressed_size  # within the limit: checked when the entry was opened
     payload = decompress(metadata.compression, opened.payload, size, size)
     return opened._replace(payload=payload, is_packed=False)
 
@@ -166,7 +166,7 @@ class _Unfinished:
 
 
 def check_unpacked(size_bytes: int, bytes_max: int) -> None:
-    """Raises Corruption if what is compressed says that it unpacks to more than it may."""
+    """Check the declared size before anything is decompressed. Raises Corruption if it is above *bytes_max*."""
     if size_bytes > bytes_max:
         raise Corruption(
             f"it unpacks to {size_bytes} bytes, and {bytes_max} is the limit: option maxUnpackedBytes sets it, and "

@@ -43,6 +43,6 @@ class KeyFolder:
             except (OSError, ValueError, TypeError) as error:
                 raise ConfigurationError(
                     f"encryption.keys: {path} cannot be read as a private key without a password; expected what "
-                    f"`openssl genrsa` writes ({type(error).__name__})"
+                    f"`openssl genrsa` or `openssl ecparam -genkey` writes ({type(error).__name__})"
                 ) from None
         return self._keys[name]

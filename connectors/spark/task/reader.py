@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import pyarrow as pa
 
+from connectors.spark.bookie_access import check_let_in
 from connectors.spark.options.read import Mode, Place, ReadOptions
 from connectors.spark.plan.cluster import DataLoss, connected
 from connectors.spark.plan.planning import LOOK_BACK_ENTRIES, Split, clip
@@ -120,16 +121,19 @@ def _drop_connection(options: ReadOptions) -> None:
 def read_split(
     options: ReadOptions, split: Split, schema: pa.Schema, values: Values | None, pushed: "Pushed | None" = None
 ) -> Generator[pa.RecordBatch, None, None]:
-    """The rows of *split* in order of position. Raises DataLoss, Corruption, MagnetarError with topic and entry."""
+    """The rows of *split* in order of position. Raises DataLoss, NotLetIn, Corruption, MagnetarError with topic and
+    entry."""
     settle()
     answer_at_once()
     try:
         yield from _Task(options, split, _connection(options), pushed).batches(schema, values)
     except (BookKeeperError, MetadataError) as error:
         _drop_connection(options)
+        check_let_in(error)
         raise MagnetarError(f"{split.topic}: {error}") from error
-    except EntryUnreadable:
+    except EntryUnreadable as error:
         _drop_connection(options)
+        check_let_in(error)
         raise
 
 

@@ -35,7 +35,9 @@ _REASON_CHARACTERS: Final = 500
 
 def describe(error: object) -> str:
     """What is wrong, shortened, and without bytes that are not text: libraries' errors may hold the whole value."""
-    text = str(error) if isinstance(error, str | Corruption) else f"{type(error).__name__}: {error}"
+    text = str(error)
+    if not isinstance(error, str | Corruption):
+        text = f"{type(error).__name__}: {text}" if text else type(error).__name__
     if len(text) > _REASON_CHARACTERS:
         text = f"{text[:_REASON_CHARACTERS]}…"
     return text.encode(errors="backslashreplace").decode()
@@ -168,14 +170,16 @@ class _OneByOne:
                 if decode is None:
                     self._corrupt[row] = problem
                 else:
-                    record = self._decoded(row, row - rows[0] + place, decode, value)
+                    record = self._decoded(row, row - rows[0] + place, decode, value, version)
             for name, column in lists:
                 column.append(record.get(name))
             if self._bytes >= DECODED_BYTES_MAX:
                 self._make()
                 lists = list(self._lists.items())
 
-    def _decoded(self, row: int, number: int, decode: Decode, value: Callable[[int], bytes]) -> dict[str, Any]:
+    def _decoded(
+        self, row: int, number: int, decode: Decode, value: Callable[[int], bytes], version: int | None
+    ) -> dict[str, Any]:
         """The decoded value of one message; empty if it cannot be decoded."""
         try:
             data = value(row)
@@ -187,6 +191,8 @@ class _OneByOne:
             text = describe(error)
             if not isinstance(error, Corruption):
                 text = f"message {number} is not what its schema says: {text}"
+                if version is None:
+                    text += "; it was sent without a schema"
             if not self._permissive:
                 raise self._fail(row, text) from None
             self._corrupt[row] = text

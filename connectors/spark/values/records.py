@@ -27,6 +27,7 @@ from connectors.spark.values import avro_unions as unions
 from connectors.spark.values.avro_columns import AvroColumns
 from connectors.spark.values.avro_names import qualified
 from connectors.spark.values.limits import AvroLimits, JsonLimits
+from magnetar_core.runtime.data.avro_aliases import with_aliases_applied
 from magnetar_core.runtime.data.json_text import parse_json
 from magnetar_core.runtime.types import ConfigurationError, Corruption
 from managed_ledger.schemas.compatibility import SchemaType
@@ -284,6 +285,7 @@ class AvroValues:
             written = parse_json(self._definitions[number])
             if self._definitions[number] != self._newest:
                 limits = AvroLimits(qualified(written), read_as=limits)
+                written = with_aliases_applied(written, newest)
         except (LookupError, TypeError, AttributeError, ValueError) as error:
             raise Corruption(f"version {number} of its schema cannot be understood: {error!r:.200}") from None
         # Avro refuses to resolve records of different names; but the schemas of a topic are versions of one record.

@@ -150,6 +150,24 @@ class ValueColumns:
             raise ConfigurationError(f"{topic} has no schema, and is read with the others as {self._kind}")
         return values_of(self._kind, versions, newest, topic)
 
+    def unread(self, topic: str, versions: Sequence[StoredSchema]) -> list[str]:
+        """The columns of the newest of *versions* that are not those of the query, or not with this type: the topic has
+        got them since `load()`, or joined later."""
+        united = self._united or {}
+        has_joined = bool(united) and topic not in self._newest
+        known = self._newest.get(topic) if united else self._first
+        newest = versions[-1] if versions else None
+        if not has_joined and (known is None or newest is None or newest.deleted or _same(known, newest)):
+            return []
+        try:
+            fields = _fields_of_topic(self._wanted, newest, topic)
+        except ConfigurationError:  # a schema of another kind: its values are wrong for the query, not left out
+            return []
+        if has_joined:  # `values` refuses a field of another type than its column
+            return [field.name for field in fields if field.name not in united]
+        before = _fields_of_topic(self._wanted, known, topic)
+        return [field.name for field in fields if field not in before]
+
     def _own_values(
         self, topic: str, versions: Sequence[StoredSchema], united: Mapping[str, t.StructField]
     ) -> Values | None:

@@ -25,7 +25,7 @@ def metadata() -> None:
 def dump_metadata(cluster: ChosenCluster, target: Path, as_json: bool) -> None:
     """Write the records of all tenants, topics, subscriptions, ledgers and bookies to the file TARGET.
 
-    The cluster may run. What the messages are is on the bookies, and not in the file.
+    The cluster may keep running. The file does not hold the messages themselves: they stay on the bookies.
 
     Example:  magnetar metadata dump cluster.dump
     """

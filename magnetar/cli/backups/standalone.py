@@ -26,16 +26,16 @@ def backup(target: Path, data: Path, since: Path | None, as_json: bool) -> None:
     from magnetar.processes.backup.copying import back_up
 
     with show.bar("bytes") as drawn:
-        made = back_up(data, target, since, _drawing(drawn))
-    manifest = made.manifest
-    linked = f", {show.size(made.linked_bytes)} of them linked to {since}" if since is not None else ""
+        backup_made = back_up(data, target, since, _drawing(drawn))
+    manifest = backup_made.manifest
+    linked = f", {show.size(backup_made.linked_bytes)} of them linked to {since}" if since is not None else ""
     done(
         f"{data} is in {target}: {len(manifest.files)} files, {show.size(manifest.bytes)}{linked}",
         as_json,
         target=str(target),
         files=len(manifest.files),
         bytes=manifest.bytes,
-        linked_bytes=made.linked_bytes,
+        linked_bytes=backup_made.linked_bytes,
         bookies=manifest.bookies,
     )
 

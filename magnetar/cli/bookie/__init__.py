@@ -16,20 +16,20 @@ _HERE = "magnetar.cli.bookie"
 COMMANDS = (
     # how a bookie is
     Later("status", f"{_HERE}.status:status", "Show the state of the bookie and of its components."),
-    Later("info", f"{_HERE}.info:info", "Show free and total space of the bookie's ledger directories."),
-    Later("sanity", f"{_HERE}.storage.sanity:sanity",
+    Later("info", f"{_HERE}.overview:info", "Show free and total space of the bookie's ledger directories."),
+    Later("sanity", f"{_HERE}.overview:sanity",
           "Check the bookie: it writes and reads a little in each directory."),
-    Later("disks", f"{_HERE}.storage.disks:disks",
+    Later("disks", f"{_HERE}.overview:disks",
           "Show the directories of the bookie, their usage and their content."),
-    Later("marks", f"{_HERE}.storage.marks:marks",
+    Later("marks", f"{_HERE}.overview:marks",
           "Show up to where each journal has been flushed to the ledger storage (last log mark)."),
-    Later("config", f"{_HERE}.config:config", "Show the effective settings of the bookie."),
-    Later("metrics", f"{_HERE}.metrics:metrics", "Show the metrics of the bookie in the format of Prometheus."),
+    Later("config", f"{_HERE}.overview:config", "Show the effective settings of the bookie."),
+    Later("metrics", f"{_HERE}.overview:metrics", "Show the metrics of the bookie in the format of Prometheus."),
     # the cluster
-    Later("list", f"{_HERE}.listing:list_bookies", "List the available bookies of the cluster."),
+    Later("list", f"{_HERE}.overview:list_bookies", "List the available bookies of the cluster."),
     Later("cluster", f"{_HERE}.cluster:cluster",
           "Show the cluster: its bookies, which of them do not answer, the auditor, missing copies, drains."),
-    Later("cookies", f"{_HERE}.cookies:cookies", "Show which directories belong to which bookie of the cluster."),
+    Later("cookies", f"{_HERE}.overview:cookies", "Show which directories belong to which bookie of the cluster."),
     # what it does
     Later("readonly", f"{_HERE}.readonly:readonly", "Make the bookie read-only (on) or writable (off)."),
     Later("gc", f"{_HERE}.storage.gc:gc", "Show the state of garbage collection."),
@@ -37,7 +37,7 @@ COMMANDS = (
     Later("suspend-compaction", f"{_HERE}.storage.compaction:suspend_compaction",
           "Suspend compaction of entry logs until it is resumed or the bookie restarts."),
     Later("resume-compaction", f"{_HERE}.storage.compaction:resume_compaction", "Resume compaction of entry logs."),
-    Later("flush", f"{_HERE}.storage.flush:flush", "Flush the write cache to entry logs now."),
+    Later("flush", f"{_HERE}.storage.compaction:flush", "Flush the write cache to entry logs now."),
     Later("scrub", f"{_HERE}.storage.scrub:scrub", "Show the state of the check of all entries on the disks."),
     # ledgers and their index
     Later("ledgers", f"{_HERE}.ledgers:ledgers", "List the ledgers of the cluster."),

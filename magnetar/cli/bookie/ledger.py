@@ -8,7 +8,7 @@ import click
 from magnetar.cli.bookie.asking import remote
 from magnetar.cli.bookie.texts import printable, quorums
 from magnetar.cli.common import output as show
-from magnetar.cli.common.options import confirm, now_ms, print_json
+from magnetar.cli.common.options import confirm, now_ms, print_json, say
 from magnetar.inspect.bookie_admin import BookieAdmin
 
 ENTRIES_PER_PAGE = 1_000
@@ -86,4 +86,4 @@ def delete_ledger(admin: BookieAdmin, ledger_id: int, yes: bool, as_json: bool) 
     """
     confirm(f"Delete ledger {ledger_id} from the cluster, with all its entries?", yes)
     said = admin.delete("ledger/delete", ledger_id=ledger_id)
-    print_json(said) if as_json else click.echo(said)
+    say(said, as_json)

@@ -15,7 +15,7 @@ from magnetar.cli.bookie.texts import (
     show_disks,
 )
 from magnetar.cli.common import output as show
-from magnetar.cli.common.options import now_ms, print_json
+from magnetar.cli.common.options import now_ms, say
 from magnetar.inspect.bookie_admin import BookieAdmin
 
 
@@ -27,10 +27,7 @@ def status(admin: BookieAdmin, as_json: bool) -> None:
     Example:  magnetar bookie status
     """
     answer = admin.get("magnetar/status")
-    if as_json:
-        print_json(answer)
-    else:
-        _show_status(answer)
+    say(answer, as_json, _show_status)
     if not answer["ready"]:
         sys.exit(2)
 

@@ -27,7 +27,7 @@ def access_options(group: F) -> F:
         _set_access(profile, token, user, tls_trust, tls_certificate, tls_key, tls_any_host, trusted_hosts)
         return group()
 
-    made: Any = with_access
+    command: Any = with_access
     for option in reversed(
         (
             click.option("--profile", type=click.Path(path_type=Path, dir_okay=False), envvar="MAGNETAR_PROFILE",
@@ -43,8 +43,8 @@ def access_options(group: F) -> F:
             click.option("--tls-any-host", is_flag=True, help="Do not compare certificates with the names of hosts."),
         )
     ):  # fmt: skip
-        made = option(made)
-    decorated: F = made
+        command = option(command)
+    decorated: F = command
     return decorated
 
 

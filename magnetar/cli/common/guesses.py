@@ -24,6 +24,15 @@ _POLICY: Final = (
     "`magnetar namespaces set-policy NAMESPACE POLICY VALUE` sets policies, by their names in the admin API"
 )
 
+_QUOTA: Final = (
+    "`magnetar namespaces set-policy NAMESPACE backlogQuota VALUE` sets that of a namespace, "
+    "`magnetar topics set-policy TOPIC backlogQuota VALUE` that of a topic; VALUE is JSON, as "
+    '{"limitSize": 1000000000, "policy": "producer_request_hold"}'
+)
+_CLIENTS: Final = (
+    "`magnetar topics clients TOPIC` shows who is connected: producers, and consumers of each subscription"
+)
+
 ALIASES: Final[Mapping[str, Mapping[str, str]]] = {
     "": {
         "topic": "topics",
@@ -50,6 +59,9 @@ ALIASES: Final[Mapping[str, Mapping[str, str]]] = {
         "analyze-subscription-backlog": "analyze-backlog",
         "update-partitioned-topic": "set-partitions",
         "add-partitions": "set-partitions",
+        "connections": "clients",
+        "consumers": "clients",
+        "producers": "clients",
         "list-partitioned-topics": "list",
         "ls": "list",
         "delete-partitioned-topic": "delete",
@@ -117,6 +129,10 @@ HINTS: Final[Mapping[str, Mapping[str, str]]] = {
         "group": "a group is a subscription here: `magnetar subscriptions list TOPIC`, `magnetar lag TOPIC`",
         "clusters": "replication between clusters is not there; `magnetar cluster status` shows the one that "
         "`magnetar cluster up` started",
+        "clients": _CLIENTS,
+        "consumers": _CLIENTS,
+        "producers": _CLIENTS,
+        "connections": _CLIENTS,
         "functions": "functions are not there; run a functions worker beside the broker",
     },
     "topics": {
@@ -136,6 +152,7 @@ HINTS: Final[Mapping[str, Mapping[str, str]]] = {
         "get-message-ttl": _TTL,
         "set-retention": "`magnetar namespaces set-retention NAMESPACE --minutes N` sets that of a namespace, "
         "the admin API that of one topic (`retention`)",
+        "set-backlog-quota": _QUOTA,
         "compaction-status": "`compact --wait` tells how it ended",
         "offload": _NO_OFFLOAD,
         "offload-status": _NO_OFFLOAD,
@@ -147,6 +164,8 @@ HINTS: Final[Mapping[str, Mapping[str, str]]] = {
         "show": "`magnetar lag TOPIC` and `magnetar topics stats TOPIC` show how subscriptions are",
         "get": "`magnetar lag TOPIC` and `magnetar topics stats TOPIC` show how subscriptions are",
         "stats": "`magnetar lag TOPIC` and `magnetar topics stats TOPIC` show how subscriptions are",
+        "clients": _CLIENTS,
+        "consumers": _CLIENTS,
     },
     "namespaces": {
         "topics": "write `magnetar topics list NAMESPACE`",
@@ -157,7 +176,8 @@ HINTS: Final[Mapping[str, Mapping[str, str]]] = {
         "remove-retention": "write `magnetar namespaces set-policy NAMESPACE retention null`",
         "set-deduplication": "write `magnetar namespaces set-policy NAMESPACE deduplication true`",
         "set-persistence": _POLICY,
-        "set-backlog-quota": "quotas of topics and namespaces are set through the admin API: `backlogQuota`",
+        "set-backlog-quota": _QUOTA,
+        "get-backlog-quotas": "write `magnetar namespaces get-policy NAMESPACE backlogQuota`",
         "set-schema-compatibility-strategy": _POLICY,
     },
     "schemas": {"compatibility": "write `magnetar schemas upload TOPIC FILE --check`"},

@@ -106,12 +106,17 @@ def confirm(question: str, is_confirmed: bool) -> None:
     click.confirm(question, abort=True, err=True)
 
 
-def done(text: str, as_json: bool, **facts: Any) -> None:
-    """Report what was done: *text* for people, *facts* as JSON for scripts."""
+def say(facts: Any, as_json: bool, show: Callable[[Any], None] = click.echo) -> None:
+    """Print *facts* as JSON for scripts, or *show* them to people."""
     if as_json:
         print_json(facts)
     else:
-        click.echo(text)
+        show(facts)
+
+
+def done(text: str, as_json: bool, /, **facts: Any) -> None:
+    """Report what was done: *text* for people, *facts* as JSON for scripts."""
+    say(facts, as_json, lambda _: click.echo(text))
 
 
 def complete_topics(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:

@@ -2,8 +2,8 @@
 
 import contextlib
 import sys
-from collections.abc import Iterable, Iterator, Sequence
-from typing import TypeVar
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, TypeVar
 
 import click
 
@@ -55,16 +55,28 @@ def table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> None:
         from rich.table import Table
         from rich.text import Text
 
-        made = Table(box=None, pad_edge=False, header_style="bold")
+        table = Table(box=None, pad_edge=False, header_style="bold")
         for name in head:
-            made.add_column(name, overflow="fold")
+            table.add_column(name, overflow="fold")
         for row in rows:
-            made.add_row(*(Text(cell) for cell in row))
-        Console(highlight=False).print(made)
+            table.add_row(*(Text(cell) for cell in row))
+        Console(highlight=False).print(table)
         return
     widths = [max(len(row[column]) for row in [head, *rows]) for column in range(len(head))]
     for row in [head, *rows]:
         click.echo("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+
+
+def lines(texts: Iterable[str]) -> None:
+    """Print each of *texts* on a line of its own."""
+    for text in texts:
+        click.echo(visible(text))
+
+
+def settings(values: Mapping[str, Any]) -> None:
+    """Print `name=value` lines, sorted by name."""
+    for name, value in sorted(values.items()):
+        click.echo(f"{name}={value}")
 
 
 def values(rows: Sequence[tuple[str, str]]) -> None:

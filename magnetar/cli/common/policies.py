@@ -3,7 +3,7 @@
 import contextlib
 import difflib
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from typing import Any, Final
 
 import click
 
@@ -11,17 +11,26 @@ from magnetar.inspect.broker_admin import AdminError
 
 Names = Callable[[], Iterable[str]]
 
+_QUOTA: Final = "backlogQuota"
+_UNKNOWN: Final = (404, 405, 501)
+"""How Apache's brokers and ours answer for a policy that they do not know."""
+
 
 def of_namespaces() -> Iterable[str]:
     from broker.policies.rules import policies_of
 
-    return policies_of("")
+    return {*policies_of(""), _QUOTA}
 
 
 def of_topics() -> Iterable[str]:
     from broker.policies.topic.record import TOPIC_POLICIES
 
-    return TOPIC_POLICIES
+    return {*TOPIC_POLICIES, _QUOTA}
+
+
+def read_name(policy: str) -> str:
+    """What *policy* is called where it is read: there are several backlog quotas, and they are read together."""
+    return "backlogQuotaMap" if policy == _QUOTA else policy
 
 
 class PolicyCommand(click.Command):
@@ -44,12 +53,12 @@ class TopicPolicyCommand(PolicyCommand):
 
 @contextlib.contextmanager
 def _near_names(policy: str, names: Names) -> Iterator[None]:
-    """A broker that does not know a policy answers 404 or 405. Apache's brokers may know others than ours."""
+    """Apache's brokers may know others than ours, so a broker is asked first."""
     try:
         yield
     except AdminError as error:
         known = list(names())
-        if error.status not in (404, 405) or policy in known:
+        if error.status not in _UNKNOWN or policy in known:
             raise
         near = difflib.get_close_matches(policy, known, 3, 0.5)
         hint = f"did you mean {' or '.join(near)}?" if near else "--help lists those of our brokers"

@@ -42,6 +42,11 @@ READ_TIMEOUT_MS: Final = 10_000
 # So many refusals in a row, which take a second or two, are reported at once and not only when the client gives up.
 _REFUSALS_REPORTED: Final = 5
 
+_NO_ANSWER: Final = (
+    ". Something listens there and does not do it in time: `magnetar doctor` says whether the broker refuses who asks, "
+    "or has no storage that takes entries; another address is given with --service-url."
+)
+
 # How long one wait for a message that may never come lasts, so that Ctrl-C is heard.
 WAIT_MS: Final = 200
 
@@ -75,7 +80,8 @@ def client_of(service_url: str) -> Iterator[Any]:
         yield client
     except pulsar.PulsarException as error:
         unreachable = isinstance(error, pulsar.ConnectError | pulsar.Timeout | pulsar.LookupError)
-        hint = ". Is a broker running there? Give it with --service-url." if unreachable else ""
+        # Something listens there, as was tried before. The client does not say what is done to it.
+        hint = _NO_ANSWER if unreachable else ""
         if refusal := client_log().last_refusal():
             hint = f". The broker answers: {refusal}"
         raise ClientError(f"{error} ({service_url}){hint}") from None
@@ -252,10 +258,11 @@ def publish(
 def consumed(
     client: Any, topic: str, subscription: str, kind: str, at_the_end: bool, count: int
 ) -> Generator[Any, None, None]:
-    """*count* messages of a subscription, or without end if it is 0. Each is acknowledged when the next is asked for.
-    A new subscription begins with the first message that exists, or, if *at_the_end*, after the last.
+    """Receive *count* messages of a subscription; 0: until the caller stops. A message is acknowledged when the caller
+    asks for the next one. A new subscription begins with the first message that exists, or, if *at_the_end*, after the
+    last. *kind* is the subscription's type: "exclusive", "shared", "failover" or "key-shared".
 
-    A caller that stops early must close the iterator.
+    A caller that stops before *count* messages must close the generator, which closes the consumer.
     """
     import pulsar
 
@@ -266,13 +273,17 @@ def consumed(
         "key-shared": pulsar.ConsumerType.KeyShared,
     }
     first = pulsar.InitialPosition.Latest if at_the_end else pulsar.InitialPosition.Earliest
-    consumer = client.subscribe(topic, subscription, consumer_type=kinds[kind], initial_position=first)
+    consumer = client.subscribe(
+        topic, subscription, consumer_type=kinds[kind], initial_position=first,
+        # Without it the first messages of a batch come again when the last ones were not asked for.
+        batch_index_ack_enabled=True,
+    )  # fmt: skip
     received = 0
     try:
         while count == 0 or received < count:
             try:
                 message = consumer.receive(timeout_millis=WAIT_MS)
-            except pulsar.Timeout:
+            except pulsar.Timeout:  # no message yet; the short waits let Control-C through
                 continue
             received += 1
             yield message

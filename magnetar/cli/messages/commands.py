@@ -7,6 +7,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator
+from http import HTTPStatus
 from typing import IO, Any, Final
 
 import click
@@ -18,6 +19,7 @@ from magnetar.cli.messages import where
 from magnetar.cli.messages.client import ClientError, TopicSchema
 from magnetar.cli.messages.places import PLACE_HELP, create_at, place_of, shown_id
 from magnetar.inspect.broker_admin import AdminClient, AdminError
+from magnetar.inspect.findings import counted
 from magnetar_core.runtime.clock import LoopClock
 from magnetar_core.topics.message_id import EARLIEST, LATEST, MessageId
 
@@ -64,6 +66,18 @@ def _those_that_fit(messages: Iterable[Any], fits: where.Fits | None, schema: To
 
 def _schema_of(admin_url: str, topic: str) -> TopicSchema:
     return TopicSchema(admin_of(admin_url), topic)
+
+
+def _check_exists(admin: AdminClient, topic: str) -> None:
+    """A reader would make a topic that is not there, where topics are made by their first client.
+
+    Raises AdminError, but not if the admin API is away or not for this user: then the reader may make it.
+    """
+    try:
+        admin.stats(topic)
+    except AdminError as error:
+        if error.status == HTTPStatus.NOT_FOUND:
+            raise
 
 
 # --------------------------------------------------------------------------------------- produce
@@ -130,7 +144,7 @@ def produce(
     if failed:
         raise ClientError(f"{failed} of {published.sent} messages were not acknowledged: {published.first_failure}")
     if not as_json:
-        click.echo(f"{published.acknowledged} messages acknowledged")
+        click.echo(f"{counted(published.acknowledged, 'message', 'messages')} acknowledged")
 
 
 def _standard_input() -> tuple[IO[bytes], list[bytes]]:
@@ -241,7 +255,9 @@ def consume(
                    "seconds": took(), "last_id": last_id}  # fmt: skip
         _print_line({"summary": summary})
     elif quiet:
-        click.echo(f"{received} messages, {show.size(payload_bytes)}, in {show.duration(took())}")
+        click.echo(
+            f"{counted(received, 'message', 'messages')}, {show.size(payload_bytes)}, in {show.duration(took())}"
+        )
 
 
 def _make_subscription(admin_url: str, topic: str, subscription: str, place: MessageId | int) -> None:
@@ -283,6 +299,7 @@ def read(
     place = place_of(start, now_ms())
     schema = None if raw else _schema_of(admin_url, topic)
     with message_client.client_of(service_url) as client, contextlib.suppress(KeyboardInterrupt):
+        _check_exists(admin_of(admin_url), topic)
         messages = message_client.read(client, topic, place, follow, compacted=compacted)
         for message in itertools.islice(_those_that_fit(messages, conditions, schema), count or None):
             _show(message, as_json, schema)

@@ -17,6 +17,7 @@ from magnetar.cli.common.options import (
     done,
     json_option,
     print_json,
+    say,
     topic_argument,
     with_admin,
     yes_option,
@@ -157,11 +158,7 @@ def properties(
     if given or going:
         values = {key: value for key, value in {**values, **properties_of(given)}.items() if key not in going}
         admin.call("PUT", path, values)
-    if as_json:
-        print_json(values)
-    else:
-        for key, value in sorted(values.items()):
-            click.echo(f"{key}={value}")
+    say(values, as_json, show.settings)
 
 
 # ------------------------------------------------------------------------------------ entries

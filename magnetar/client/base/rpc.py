@@ -31,14 +31,15 @@ _PAUSES: Final = 40
 _ENDING_PAUSES: Final = 10
 _PAUSE_S: Final = 0.005
 
+CLOSED: Final = "the client is closed; make another one"
 FORKED: Final = (
     "a fork does not copy a client; make one in this process (in multiprocessing: by the function that runs there; in "
-    "gunicorn: in the hook post_fork, or without preload_app)"
+    "gunicorn: in the hook post_worker_init, or without preload_app)"
 )
 SPOILT: Final = (
     "this process was forked while a client was open, and gRPC works in no such child. Close the clients (and other "
-    "channels of grpc.aio) before the fork, make them behind it only (gunicorn: in post_fork), or start processes "
-    'afresh: multiprocessing.get_context("spawn")'
+    "channels of grpc.aio) before the fork, make them behind it only (gunicorn: in the hook post_worker_init), or "
+    'start processes afresh: multiprocessing.get_context("spawn")'
 )
 
 

@@ -10,7 +10,7 @@ from collections.abc import Coroutine
 from typing import Any, Protocol, TypeVar
 
 from magnetar.client.async_client import AsyncClient
-from magnetar.client.base.rpc import FORKED, log
+from magnetar.client.base.rpc import CLOSED, FORKED, log
 from magnetar.client.errors import ClientClosed, TopicError
 from magnetar_core.runtime.process.loop_thread import LoopStopped, LoopThread
 
@@ -20,7 +20,7 @@ R = TypeVar("R")
 class Queue(Protocol):
     """Messages that wait to be sent."""
 
-    async def begun(self) -> None:
+    async def ended(self) -> None:
         """Returns when those that wait now are under way, or have failed."""
         ...
 
@@ -62,7 +62,7 @@ class ClientLoop(LoopThread):
 
     def closed(self) -> ClientClosed:
         """The error of who comes when the client is closed, or in the child of a fork."""
-        return ClientClosed("the client is closed" if self.is_own else FORKED)
+        return ClientClosed(CLOSED if self.is_own else FORKED)
 
     def run(self, work: Coroutine[Any, Any, R], timeout_s: float | None = None) -> R:
         if self.is_current:

@@ -30,9 +30,9 @@ class Producer(Generic[T]):
         self._queue = SendQueue(loop, producer)
         self.topic = producer.topic
 
-    def open(self) -> Self:
-        """Connect now instead of with the first message. Raises TopicError."""
-        self._loop.run(self._producer.open())
+    def open(self, *, timeout_s: float | None = None) -> Self:
+        """As `AsyncProducer.open`."""
+        self._loop.run(self._producer.open(timeout_s=timeout_s))
         return self
 
     @property
@@ -120,7 +120,11 @@ class Producer(Generic[T]):
 
     def close(self) -> None:
         """Flush and disconnect."""
-        self._loop.run(self._queue.behind(self._producer.close))
+        self._loop.run(self._close())
+
+    async def _close(self) -> None:
+        await self._queue.ended()
+        await self._producer.close()
 
     def __repr__(self) -> str:
         return repr(self._producer).removeprefix("Async")

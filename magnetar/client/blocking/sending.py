@@ -96,35 +96,40 @@ class SendQueue:
                 if not self._waiting:
                     self._is_pumping = False
                     return
-                one = self._waiting[0]
-            if one.future.set_running_or_notify_cancel():
+                waiting = self._waiting[0]
+            if waiting.future.set_running_or_notify_cancel():
                 try:
-                    sent = await self._sender.begin(one.message, one.key, one.sequence_id, one.deadline)
-                    sent.add_done_callback(lambda done, one=one: self._settle(one, done))  # type: ignore[misc]
+                    sent = await self._sender.begin(waiting.message, waiting.key, waiting.sequence_id, waiting.deadline)
+                    sent.add_done_callback(lambda done, waiting=waiting: self._settle(waiting, done))  # type: ignore[misc]
                 except (TopicError, ValueError) as error:
-                    one.future.set_exception(error)
-                    self._leave(one)
+                    waiting.future.set_exception(error)
+                    self._leave(waiting)
             else:
-                self._leave(one)
+                self._leave(waiting)
             self._waiting.popleft()
             self._begins += 1
             self._moved.ring()
 
-    def _settle(self, one: _Waiting, sent: "asyncio.Future[list[MessageId]]") -> None:
+    def _settle(self, waiting: _Waiting, sent: "asyncio.Future[list[MessageId]]") -> None:
         if sent.cancelled():
-            one.future.set_exception(self._loop.closed())
+            waiting.future.set_exception(self._loop.closed())
         elif (error := sent.exception()) is not None:
-            one.future.set_exception(error)
+            waiting.future.set_exception(error)
         else:
-            one.future.set_result(sent.result()[0])
-        self._leave(one)
+            waiting.future.set_result(sent.result()[0])
+        self._leave(waiting)
 
-    def _leave(self, one: _Waiting) -> None:
+    def _leave(self, waiting: _Waiting) -> None:
         with self._room:
             self._messages -= 1
-            self._bytes -= one.size
+            self._bytes -= waiting.size
             assert self._bytes >= 0, "more bytes left the queue than came in"
             self._room.notify_all()
+
+    async def ended(self) -> None:
+        """Returns when what waits now is under way, or has failed: at once, where it waits for exclusive access."""
+        self._sender.stop_waiting()
+        await self.begun()
 
     async def begun(self) -> None:
         """Returns when what waits now is under way, or has failed."""
@@ -156,10 +161,10 @@ class SendQueue:
             self._waiting.clear()
             self._begins = self._puts
             self._is_pumping = False
-        for one in left:
-            if not one.future.done():
-                if not one.future.running():
-                    one.future.set_running_or_notify_cancel()
-                if not one.future.cancelled():
-                    one.future.set_exception(error)
-            self._leave(one)
+        for waiting in left:
+            if not waiting.future.done():
+                if not waiting.future.running():
+                    waiting.future.set_running_or_notify_cancel()
+                if not waiting.future.cancelled():
+                    waiting.future.set_exception(error)
+            self._leave(waiting)

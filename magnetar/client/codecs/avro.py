@@ -16,6 +16,7 @@ import fastavro
 from fastavro.validation import ValidationError, validate
 
 from magnetar.client.codecs.declared import PRIMITIVES
+from magnetar_core.runtime.data.avro_aliases import with_aliases_applied
 from magnetar_core.runtime.data.json_text import parse_json
 
 # How much of a reason of the library's is shown: it may print the whole schema.
@@ -37,13 +38,13 @@ def parse(definition: Any) -> Parsed:
     if not isinstance(definition, dict) or definition.get("type") != "record":
         raise ValueError("the schema is not a record of Avro")
     try:
-        made = fastavro.parse_schema(definition)
+        schema = fastavro.parse_schema(definition)
     except (fastavro.schema.SchemaParseException, LookupError, TypeError, ValueError, AttributeError) as error:
         raise ValueError(
             f"the schema is not one of Avro: {str(error)[:_SHOWN_CHARS] or type(error).__name__}"
         ) from None
-    _Walk().least_bytes(made)
-    return Parsed(made)
+    _Walk().least_bytes(schema)
+    return Parsed(schema)
 
 
 def parse_text(data: bytes) -> Parsed:
@@ -60,7 +61,7 @@ def parse_writer(data: bytes, reader: Parsed) -> Parsed:
     taken = set(names.values())
     if len(taken) < len(names) or taken & (pairs.writers.keys() - names.keys()):
         return writer  # one name for two records: the library will say which
-    return parse(_renamed(writer.schema, names))
+    return parse(with_aliases_applied(_renamed(writer.schema, names), reader.schema))
 
 
 class _Pairs:
@@ -80,7 +81,7 @@ class _Pairs:
         if isinstance(writer, list) or isinstance(reader, list):
             ours = reader if isinstance(reader, list) else [reader]
             for branch in writer if isinstance(writer, list) else [writer]:
-                alike = [one for one in ours if _kind(one, self._readers) == _kind(branch, self.writers)]
+                alike = [match for match in ours if _kind(match, self._readers) == _kind(branch, self.writers)]
                 if len(alike) == 1:
                     self._compare(branch, alike[0])
             return
@@ -132,15 +133,15 @@ def _renamed(schema: Any, names: dict[str, str]) -> Any:
         return [_renamed(branch, names) for branch in schema]
     if isinstance(schema, str):
         return names.get(schema, schema)
-    made = {key: value for key, value in schema.items() if not key.startswith("__")}  # the library's own marks
+    renamed = {key: value for key, value in schema.items() if not key.startswith("__")}  # the library's own marks
     for key in ("items", "values"):
-        if key in made:
-            made[key] = _renamed(made[key], names)
-    if "name" in made:
-        made["name"] = names.get(made["name"], made["name"])
-    if "fields" in made:
-        made["fields"] = [{**field, "type": _renamed(field["type"], names)} for field in made["fields"]]
-    return made
+        if key in renamed:
+            renamed[key] = _renamed(renamed[key], names)
+    if "name" in renamed:
+        renamed["name"] = names.get(renamed["name"], renamed["name"])
+    if "fields" in renamed:
+        renamed["fields"] = [{**field, "type": _renamed(field["type"], names)} for field in renamed["fields"]]
+    return renamed
 
 
 class _Walk:
@@ -209,9 +210,9 @@ def decode(data: bytes, writer: Parsed, reader: Parsed) -> Any:
     """Raises ValueError."""
     stream = io.BytesIO(data)
     try:
-        made: Any = fastavro.schemaless_reader(stream, writer.schema, reader.schema)
+        value: Any = fastavro.schemaless_reader(stream, writer.schema, reader.schema)
     except Exception as error:  # whatever the library raises for bytes that do not fit
         raise ValueError(f"it is not of its schema: {type(error).__name__} {str(error)[:_SHOWN_CHARS]}") from None
     if stream.tell() != len(data):
         raise ValueError(f"it has {len(data) - stream.tell()} bytes behind its last field")
-    return made
+    return value

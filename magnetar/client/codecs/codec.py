@@ -104,13 +104,13 @@ def _check_json(value: Any, place: str = "value", level: int = 0) -> None:
     if isinstance(value, dict | list | tuple) and level >= NESTING_MAX:
         raise ValueError(f"value nests deeper than {NESTING_MAX} levels, or contains itself")
     if isinstance(value, dict):
-        for key, one in value.items():
+        for key, item in value.items():
             if not isinstance(key, str):
                 raise TypeError(f"{place} has the key {key!r}; JSON takes str")
-            _check_json(one, f"{place}[{key!r}]", level + 1)
+            _check_json(item, f"{place}[{key!r}]", level + 1)
     elif isinstance(value, list | tuple):
-        for number, one in enumerate(value):
-            _check_json(one, f"{place}[{number}]", level + 1)
+        for number, item in enumerate(value):
+            _check_json(item, f"{place}[{number}]", level + 1)
     elif not isinstance(value, str | int | float | bool | None):
         raise wrong(place, value, "what JSON can be")
 
@@ -187,7 +187,7 @@ def _refusal(name: str, error: ValueError) -> ValueError:
     """The error of a model, with the places of what is wrong and without pages of text."""
     errors = getattr(error, "errors", None)
     if callable(errors):
-        return ValueError("; ".join(".".join([name, *map(str, one["loc"])]) + f": {one['msg']}" for one in errors()))
+        return ValueError("; ".join(".".join([name, *map(str, item["loc"])]) + f": {item['msg']}" for item in errors()))
     lines = str(error).splitlines()
     return ValueError(f"{name} is not what the model says: {' '.join(line.strip() for line in lines[-2:])}")
 

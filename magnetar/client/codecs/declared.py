@@ -158,9 +158,9 @@ def _definition(definition: Any) -> Any:
     if not isinstance(definition, str | bytes):
         raise wrong("definition of an Avro", definition, "a schema of Avro, as JSON or a mapping, or a class")
     try:
-        made = json.loads(definition)
+        schema = json.loads(definition)
     except ValueError as error:
         raise ValueError(f"definition of an Avro is not JSON: {error}") from None
-    if not isinstance(made, dict | str):
+    if not isinstance(schema, dict | str):
         raise ValueError("definition of an Avro is no schema of Avro that has one type")
-    return made
+    return schema

@@ -23,8 +23,8 @@ def is_model(kind: Any) -> bool:
 def definition_of(kind: Any) -> dict[str, Any]:
     """Raises TypeError, ValueError naming the field that has no type in Avro."""
     written, taken = kind.model_json_schema(mode="serialization"), kind.model_json_schema(mode="validation")
-    made = _Converter(written.get("$defs", {}), taken.get("$defs", {}))
-    definition = made.record(written, taken, kind.__name__, kind.__name__)
+    converter = _Converter(written.get("$defs", {}), taken.get("$defs", {}))
+    definition = converter.record(written, taken, kind.__name__, kind.__name__)
     if not isinstance(definition, dict):
         raise TypeError(f"{kind.__name__} is not a record")
     return definition
@@ -48,10 +48,10 @@ class _Converter:
         for field, kind in schema.get("properties", {}).items():
             if not _NAME.fullmatch(field):
                 raise ValueError(f"{place}.{field} is a name that Avro does not allow: use letters, digits and _")
-            made = {"name": field, "type": self._of(kind, f"{place}.{field}")}
+            entry = {"name": field, "type": self._of(kind, f"{place}.{field}")}
             if field not in required:
-                made.update(_default(made["type"], taken.get("properties", {}).get(field, {})))
-            fields.append(made)
+                entry.update(_default(entry["type"], taken.get("properties", {}).get(field, {})))
+            fields.append(entry)
         return {"type": "record", "name": name, "fields": fields}
 
     def _of(self, schema: Any, place: str) -> Any:
@@ -63,7 +63,7 @@ class _Converter:
             return self._defined(self._written[name], self._taken.get(name, {}), name, place)
         if "anyOf" in schema or "oneOf" in schema:
             branches = schema.get("anyOf") or schema["oneOf"]
-            others = [one for one in branches if one.get("type") != "null"]
+            others = [branch for branch in branches if branch.get("type") != "null"]
             if len(others) == 1 and len(branches) == 2:
                 return ["null", self._of(others[0], place)]
             raise TypeError(f"{place} is a union of several types, of which a reader could not know which it has")
@@ -82,7 +82,11 @@ class _Converter:
         if "properties" in schema or schema.get("type") == "object":
             return self.record(schema, taken, name, place)
         symbols = schema.get("enum")
-        if symbols and _NAME.fullmatch(name) and all(isinstance(one, str) and _NAME.fullmatch(one) for one in symbols):
+        if (
+            symbols
+            and _NAME.fullmatch(name)
+            and all(isinstance(item, str) and _NAME.fullmatch(item) for item in symbols)
+        ):
             return {"type": "enum", "name": name, "symbols": list(symbols)}
         self._made.discard(name)  # no type with a name
         return self._of(schema, place)
@@ -96,7 +100,7 @@ def _default(kind: Any, taken: Any) -> dict[str, Any]:
     if isinstance(kind, list):
         if default is None:
             return {"default": None}
-        inner = next(one for one in kind if one != "null")
+        inner = next(branch for branch in kind if branch != "null")
         return {"type": [inner, "null"], "default": default} if _fits(default, inner) else {}
     return {"default": default} if _fits(default, kind) else {}
 

@@ -102,7 +102,7 @@ class Shapes:
         if known is not None:  # the second time by its name
             return Shape(kind.__name__, known.write, known.read)
         self._take_name(kind)
-        made = self._records[kind] = _Record(kind)
+        record = self._records[kind] = _Record(kind)
         try:
             hints = get_type_hints(kind, include_extras=True)
         except NameError as error:
@@ -115,10 +115,10 @@ class Shapes:
                 if self._is_strict and not _AVRO_NAME.fullmatch(field.name):
                     raise Misfit("is a name that Avro does not allow: use letters, digits and _")
                 shape = self.of(hints[field.name])
-                fields.append(self._field(made, field, shape))
+                fields.append(self._field(record, field, shape))
             except Misfit as error:
                 raise error.at(f".{field.name}") from None
-        return Shape({"type": "record", "name": kind.__name__, "fields": fields}, made.write, made.read)
+        return Shape({"type": "record", "name": kind.__name__, "fields": fields}, record.write, record.read)
 
     def _take_name(self, kind: type) -> None:
         if self._names.setdefault(kind.__name__, kind) is not kind:
@@ -127,17 +127,17 @@ class Shapes:
     def _field(self, record: "_Record", field: "dataclasses.Field[Any]", shape: Shape) -> dict[str, Any]:
         has_default = field.default is not dataclasses.MISSING or field.default_factory is not dataclasses.MISSING
         record.fields.append(_Field(field.name, shape, has_default))
-        made = {"name": field.name, "type": shape.avro}
+        definition = {"name": field.name, "type": shape.avro}
         default: Any = _MISSING
         if field.default is not dataclasses.MISSING:
             default = shape.write(field.default)
         elif field.default_factory in (list, dict, tuple):  # others may give something new each time
             default = shape.write(field.default_factory())
         if default is _MISSING:
-            return made
+            return definition
         if isinstance(shape.avro, list) and default is not None:  # a default is of the first type of a union
-            made["type"] = [one for one in shape.avro if one != "null"] + ["null"]
-        return {**made, "default": default}
+            definition["type"] = [branch for branch in shape.avro if branch != "null"] + ["null"]
+        return {**definition, "default": default}
 
     # -------------------------------------------------------------------------------- types
 
@@ -175,7 +175,7 @@ class Shapes:
         return Shape(None, lambda value: value, lambda value: value)
 
     def _annotated(self, arguments: tuple[Any, ...]) -> Shape:
-        definition = next((one.definition for one in arguments[1:] if isinstance(one, Avro)), None)
+        definition = next((argument.definition for argument in arguments[1:] if isinstance(argument, Avro)), None)
         if definition is None:
             return self.of(arguments[0])
         if not self._is_json:  # the encoder of Avro converts by the definition
@@ -188,7 +188,7 @@ class Shapes:
         return shape._replace(avro=definition)
 
     def _union(self, arguments: tuple[Any, ...]) -> Shape:
-        others = [one for one in arguments if one not in (None, types.NoneType)]
+        others = [argument for argument in arguments if argument not in (None, types.NoneType)]
         if len(others) == len(arguments) or len(others) != 1:
             if not self._is_strict:
                 return Shape(None, lambda value: value, lambda value: value)
@@ -204,7 +204,7 @@ class Shapes:
         return Shape(["null", inner.avro], write, read, takes_none=True)
 
     def _literal(self, arguments: tuple[Any, ...]) -> Shape:
-        if not all(isinstance(one, str) for one in arguments):
+        if not all(isinstance(argument, str) for argument in arguments):
             raise Misfit("is a Literal of other values than str", TypeError)
         shown = ", ".join(map(repr, arguments))
 
@@ -221,13 +221,13 @@ class Shapes:
         def each(step: Step, values: Any) -> list[Any]:
             if not isinstance(values, list | tuple):
                 raise misfit(values, "a list")
-            made: list[Any] = []
+            results: list[Any] = []
             try:
                 for value in values:
-                    made.append(step(value))
+                    results.append(step(value))
             except Misfit as error:
-                raise error.at(f"[{len(made)}]") from None
-            return made
+                raise error.at(f"[{len(results)}]") from None
+            return results
 
         return Shape(
             {"type": "array", "items": inner.avro},
@@ -243,15 +243,15 @@ class Shapes:
         def each(step: Step, values: Any) -> dict[str, Any]:
             if not isinstance(values, Mapping):
                 raise misfit(values, "a dict")
-            made: dict[str, Any] = {}
+            results: dict[str, Any] = {}
             for name, value in values.items():
                 if not isinstance(name, str):
                     raise Misfit(f"has the key {name!r}; it takes keys of str", TypeError)
                 try:
-                    made[name] = step(value)
+                    results[name] = step(value)
                 except Misfit as error:
                     raise error.at(f"[{name!r}]") from None
-            return made
+            return results
 
         return Shape(
             {"type": "map", "values": inner.avro},
@@ -277,11 +277,11 @@ class Shapes:
             return kind[value]
 
         definition = {"type": "enum", "name": kind.__name__, "symbols": names}
-        made = Shape(definition, write, read)
+        shape = Shape(definition, write, read)
         if kind in self._enums:
-            return made._replace(avro=kind.__name__)
+            return shape._replace(avro=kind.__name__)
         self._enums.add(kind)
-        return made
+        return shape
 
 
 class _Field(NamedTuple):
@@ -300,20 +300,20 @@ class _Record:
     def write(self, value: Any) -> dict[str, Any]:
         if not isinstance(value, self._kind):
             raise misfit(value, self._kind.__name__)
-        made = {}
+        plain = {}
         for name, shape, _ in self.fields:
             try:
-                made[name] = shape.write(getattr(value, name))
+                plain[name] = shape.write(getattr(value, name))
             except Misfit as error:
                 raise error.at(f".{name}") from None
             except AttributeError:
                 raise Misfit("is missing").at(f".{name}") from None
-        return made
+        return plain
 
     def read(self, plain: Any) -> Any:
         if not isinstance(plain, dict):
             raise misfit(plain, "a record")
-        made = {}
+        values = {}
         for name, shape, has_default in self.fields:
             value = plain.get(name, _MISSING)
             if value is _MISSING:
@@ -323,11 +323,11 @@ class _Record:
                     raise Misfit("is missing").at(f".{name}")
                 value = None
             try:
-                made[name] = shape.read(value)
+                values[name] = shape.read(value)
             except Misfit as error:
                 raise error.at(f".{name}") from None
         try:
-            return self._kind(**made)
+            return self._kind(**values)
         except (TypeError, ValueError) as error:  # checks of its own
             raise Misfit(f"is refused by the class: {error}") from error
 

@@ -4,7 +4,9 @@ Rules:
 
 1. A message is acknowledged only after its copy is stored. If the acknowledgement is lost, there are two copies. If the
    copy cannot be stored, the message comes again after PAUSE_S.
-2. A message that was delivered more than `Retry.max` times again does not reach the program: it may be what ends it.
+2. A message that was delivered more than `Retry.max` times again may be what ends its program each time, and does not
+   reach it. But what only waited behind it in the queue of the program that died was delivered as often. So only the
+   first of such messages is taken for it; the first two if it is delivered once more because that was not enough; …
 3. What cannot be copied (its payload is not readable here) stays in its topic, and comes again.
 """
 
@@ -18,7 +20,7 @@ from magnetar.client.brokers import Brokers
 from magnetar.client.errors import MessageRefused, TopicError, TopicInUse, TopicUnavailable
 from magnetar.client.retries.retry import DELAY_TIME, RECONSUME_TIMES, Retry, letter_of
 from magnetar.client.stream import CLOSE_S
-from magnetar.client.values import Message, id_to_api
+from magnetar.client.values import Message, id_to_api, put_acks
 from magnetar_core.runtime.clock import LoopClock
 from magnetar_core.topics import topics_pb2 as api
 
@@ -31,8 +33,10 @@ class Source(Protocol):
 
     generation: int
     schema_topic: str
+    buried: int
+    """Messages that were taken for what ends the program, of such that came one after the other."""
 
-    def ack_soon(self, ids: Sequence[api.MessageId]) -> None: ...
+    def ack_soon(self, acked: Sequence[Message[Any]]) -> None: ...
 
     def give_back(self, permits: int, generation: int) -> None: ...
 
@@ -51,8 +55,8 @@ class Letters:
         schema: api.Schema | None,
         subscribe: Callable[[str, str], Awaitable[None]],
     ) -> None:
-        """*subscribe* makes a subscription of a topic. Raises ValueError."""
-        self.retry: Final = retry.named(topic, subscription)
+        """*retry* has all names; *subscribe* makes a subscription of a topic."""
+        self.retry: Final = retry
         self._topic = topic
         self._subscription = subscription
         self._brokers = brokers
@@ -102,12 +106,25 @@ class Letters:
 
     # -------------------------------------------------------------------------------- messages that were tried enough
 
-    def are_dead(self, delivery: api.ConsumeResponse.Delivery) -> bool:
-        return delivery.redelivery_count > self.retry.max and not delivery.problem
-
-    def bury_soon(self, source: Source, messages: Sequence[Message[Any]]) -> None:
-        """Store *messages*, which do not reach the program (rule 2), as dead letters."""
-        self._spawn(self._bury(source, source.generation, messages))
+    def without_dead(
+        self, source: Source, deliveries: Iterable[api.ConsumeResponse.Delivery], messages: list[Message[Any]]
+    ) -> list[Message[Any]]:
+        """*messages*, which came with *deliveries*, but for those that must not reach the program (rule 2): they are
+        stored as dead letters."""
+        if all(delivery.redelivery_count <= self.retry.max for delivery in deliveries):
+            source.buried = 0
+            return messages
+        dead, others = list[Message[Any]](), list[Message[Any]]()
+        for message in messages:
+            excess = message.redelivery_count - self.retry.max
+            if source.buried < excess and not message.problem:
+                source.buried += 1
+                dead.append(message)
+            else:
+                others.append(message)
+        if dead:
+            self._spawn(self._bury(source, source.generation, dead))
+        return others
 
     async def _bury(self, source: Source, generation: int, messages: Sequence[Message[Any]]) -> None:
         topic = self.retry.dead_letter_topic
@@ -210,9 +227,10 @@ async def _nack(source: Source, messages: Iterable[Message[Any]], delay_ms: int)
     await source.request(request)
 
 
-async def _acknowledge(source: Source, messages: Iterable[Message[Any]]) -> None:
-    ids = [id_to_api(message.id) for message in messages]
+async def _acknowledge(source: Source, messages: Sequence[Message[Any]]) -> None:
+    request = api.ConsumeRequest()
+    put_acks(request, messages)
     try:
-        await source.request(api.ConsumeRequest(acks=ids))
+        await source.request(request)
     except TopicUnavailable:  # the connection broke
-        source.ack_soon(ids)
+        source.ack_soon(messages)

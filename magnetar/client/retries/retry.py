@@ -44,7 +44,8 @@ class Retry:
     *backoff*: a number, a list for the first, second … failure, or a function of the number of failures.
 
     A failed message waits as a copy in *retry_topic*, which the consumer reads, too. With None it stays in its topic,
-    and is delivered again there. Empty names are those of Pulsar's clients: `<topic>-<subscription>-RETRY` and `-DLQ`.
+    and is delivered again there. Empty names are those of Pulsar's clients: `<topic>-<subscription>-RETRY` and `-DLQ`,
+    of several topics by the first in the order of their names.
     *dead_letter_subscription* is made with the first dead letter, so that none is deleted before somebody reads it.
 
     Example:
@@ -92,14 +93,25 @@ class Retry:
             return backoff[min(failures, len(backoff)) - 1]
         return backoff
 
-    def named(self, topic: str, subscription: str) -> "Retry":
-        """This, with the names that it leaves out. Raises ValueError for what is no name of a topic."""
-        stem = f"{TopicName.parse(topic).full}-{subscription}"
+    def named(self, topics: Sequence[str], subscription: str) -> "Retry":
+        """This, for a consumer of *topics* (none: of a pattern), with the names that it leaves out: by the first of the
+        topics in the order of their names, as Java's clients have it (`ConsumerBuilderImpl`, 4.0.8). Raises ValueError
+        for what is no name of a topic, and where it has to say the names itself."""
+        if not topics and "" in (self.retry_topic, self.dead_letter_topic):
+            raise ValueError(
+                "a pattern has no topic that gives names: set retry_topic and dead_letter_topic of its Retry"
+            )
+        if len(topics) > 1 and self.retry_topic is None and not self.dead_letter_topic:
+            raise ValueError(
+                "several topics without a retry_topic: set the dead_letter_topic, or each would have another"
+            )
+        stem = f"{TopicName.parse(min(topics)).full}-{subscription}" if topics else ""
         retry_topic = None if self.retry_topic is None else self.retry_topic or f"{stem}-RETRY"
         dead_letter_topic = self.dead_letter_topic or f"{stem}-DLQ"
-        names = [TopicName.parse(one).base for one in (topic, retry_topic, dead_letter_topic) if one is not None]
+        names = [TopicName.parse(name).base for name in (retry_topic, dead_letter_topic) if name is not None]
+        names += {TopicName.parse(topic).base for topic in topics}
         if len(set(names)) < len(names):
-            raise ValueError(f"{topic}: topic, retry_topic and dead_letter_topic are different ones")
+            raise ValueError(f"{', '.join(topics)}: topic, retry_topic and dead_letter_topic are different ones")
         return Retry(self.max, self.backoff, retry_topic, dead_letter_topic, self.dead_letter_subscription)
 
     def failures(self, message: Message[Any]) -> int:
@@ -117,8 +129,8 @@ def reconsume_times(properties: Mapping[str, str]) -> int:
 
 def letter_of(message: Message[Any], subscription: str, marks: Mapping[str, str]) -> api.Message:
     """The copy of *message* for another topic, with *marks* among its properties."""
-    made = copy_to_api(message)
-    properties: Any = made.properties
+    letter = copy_to_api(message)
+    properties: Any = letter.properties
     id_ = message.id
     origin = f"{id_.ledger_id}:{id_.entry_id}:{id_.partition}"  # as Java's clients write it
     if id_.batch_index >= 0:
@@ -132,4 +144,4 @@ def letter_of(message: Message[Any], subscription: str, marks: Mapping[str, str]
         if name not in properties:
             properties[name] = text
     properties.update(marks)
-    return made
+    return letter

@@ -35,8 +35,7 @@ class CompactedReader(AsyncReader[T]):
     async def ends(self) -> dict[ConsumeStream, MessageId]:
         """The last message of each partition. Raises TopicError."""
         await self.open()
-        streams = list(self._streams.values())
-        await asyncio.gather(*(self._ask_end(stream) for stream in streams))
+        streams = await self._ask_ends()
         return {stream: stream.end for stream in streams if stream.end is not None and stream.is_before_end()}
 
 
@@ -138,9 +137,9 @@ class AsyncTableView(Mapping[str, T]):
         Of those that wait to be taken only the last of each key is kept. Raises TopicError.
         """
         self._check_ready()
-        made = AsyncChanges(self)
-        self._changes.add(made)
-        return made
+        changes = AsyncChanges(self)
+        self._changes.add(changes)
+        return changes
 
     async def close(self) -> None:
         """Disconnect."""

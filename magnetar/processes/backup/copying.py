@@ -34,7 +34,7 @@ from magnetar.processes.backup.manifest import (
     room_problem,
 )
 from magnetar.processes.backup.restoring import FolderBackup, open_backup, write_sparse
-from magnetar.processes.backup.snapshot import HOLE_BEGIN, ROOT, SNAPSHOT, Linked, Taken
+from magnetar.processes.backup.snapshot import HOLE_BEGIN, ROOT, SNAPSHOT, SourceFile, Taken
 from magnetar.processes.data_folder import lock_folder
 from magnetar_core.bookkeeper.metadata.ledgers.ledger_store import instance_id
 from magnetar_core.bookkeeper.metadata.stores.secondary import open_secondary
@@ -139,15 +139,15 @@ def _stopped(data: Path) -> Taken:
         finally:
             await store.close()
 
-    files: list[Linked] = []
+    files: list[SourceFile] = []
     bookies = sorted(data.glob("bookie-*"))
-    for place in [data / "metadata", *(one for bookie in bookies for one in sorted(bookie.glob("*/current")))]:
+    for place in [data / "metadata", *(folder for bookie in bookies for folder in sorted(bookie.glob("*/current")))]:
         for folder, inner, names in os.walk(place):
             inner[:] = sorted(name for name in inner if name != SNAPSHOT)
             for name in sorted(names):
                 if name not in _NOT_COPIED and not name.endswith((".tmp", ".compacting")):
                     path = os.path.join(folder, name)
-                    files.append(Linked(os.path.relpath(path, data), path, os.stat(path).st_size))
+                    files.append(SourceFile(os.path.relpath(path, data), path, os.stat(path).st_size))
     return Taken(asyncio.run(ask()), len(bookies), tuple(files))
 
 
@@ -207,12 +207,12 @@ def _copy(
     return Made(manifest, linked_bytes)
 
 
-def _copy_file(file: Linked, changed_ns: int, into: _Target) -> Stored:
+def _copy_file(file: SourceFile, changed_ns: int, into: _Target) -> Stored:
     with open(file.path, "rb") as source:
         reader = _Hashing(source, file)
         into.add(file.name, reader, file.bytes, changed_ns)
     if reader.left:
-        raise MagnetarError(f"{file.path} ends {reader.left} bytes before its end: is another process at it?")
+        raise MagnetarError(f"{file.path} has become {reader.left} bytes shorter: does another process write to it?")
     return Stored(file.name, file.bytes, reader.digest.hexdigest(), changed_ns)
 
 
@@ -229,7 +229,7 @@ def _check_room(data: Path, target: Path, needed: int) -> None:
 class _Hashing:
     """Reads what counts of a file, and hashes it."""
 
-    def __init__(self, source: BinaryIO, file: Linked) -> None:
+    def __init__(self, source: BinaryIO, file: SourceFile) -> None:
         self._source = source
         self._file = file
         self.left = file.bytes

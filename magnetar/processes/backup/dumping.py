@@ -104,8 +104,8 @@ async def put_back(
     count = 0
     with contextlib.closing(_nodes_in(source)) as nodes:
         while some := list(islice(nodes, _AT_ONCE)):
-            identity = next((one for one in some if one[0] == identity[0]), identity)
-            await asyncio.gather(*(store.put(*one) for one in some if one[0] != identity[0]))
+            identity = next((node for node in some if node[0] == identity[0]), identity)
+            await asyncio.gather(*(store.put(*node) for node in some if node[0] != identity[0]))
             count += len(some)
             on_nodes(count, end.nodes)
     await _use_up_numbers(store, head.root, end.next_ledger)
@@ -141,23 +141,23 @@ async def _use_up_numbers(store: MetadataStore, root: str, next_ledger: int) -> 
 async def adopt_bookies(store: MetadataStore, root: str, versions: list[Path]) -> list[Cookie]:
     """Make an empty *store* that of the cluster whose bookies have the files *versions* (VERSION of a directory of
     each). Returns their cookies. Raises BackupRefused, Corruption, MetadataError."""
-    found: dict[str, Cookie] = {}
+    cookies: dict[str, Cookie] = {}
     for path in versions:
         try:
             cookie = decode(path.read_bytes(), str(path))
         except OSError as error:
             raise BackupRefused(f"{path} cannot be read: {error.strerror}") from error
-        if found.setdefault(cookie.bookie_id, cookie) != cookie:
+        if cookies.setdefault(cookie.bookie_id, cookie) != cookie:
             raise BackupRefused(f"{path} is another cookie of bookie {cookie.bookie_id}")
-    identities = {cookie.instance_id for cookie in found.values()}
+    identities = {cookie.instance_id for cookie in cookies.values()}
     if len(identities) != 1 or "" in identities:
         raise BackupRefused(
             f"these bookies are not of one cluster: {', '.join(sorted(identities)) or 'none was named'}"
         )
     if await store.exists(f"{root}/INSTANCEID"):
         raise BackupRefused(f"the metadata store knows a cluster already ({root}/INSTANCEID)")
-    for cookie in found.values():
+    for cookie in cookies.values():
         await store.put(f"{root}/cookies/{cookie.bookie_id}", cookie.encode(), NO_NODE)
     await store.put(f"{root}/INSTANCEID", identities.pop().encode(), NO_NODE)
     await initialise_cluster(store, root)
-    return list(found.values())
+    return list(cookies.values())

@@ -55,8 +55,8 @@ HOLE_BEGIN: Final = 4 * KIB
 _GROUP_BYTES: Final = 64 * MIB
 
 
-class Linked(NamedTuple):
-    """A file of a snapshot."""
+class SourceFile(NamedTuple):
+    """A file that a backup copies: of a snapshot, or of a standalone that is stopped."""
 
     name: str
     """Relative to the data folder."""
@@ -73,13 +73,13 @@ class Taken(NamedTuple):
 
     instance_id: str
     bookies: int
-    files: tuple[Linked, ...]
+    files: tuple[SourceFile, ...]
 
     @staticmethod
     def of(value: list[Any]) -> "Taken":
         """From what JSON made of one."""
         identity, bookies, files = value
-        return Taken(identity, bookies, tuple(Linked(*file) for file in files))
+        return Taken(identity, bookies, tuple(SourceFile(*file) for file in files))
 
 
 class Snapshot:
@@ -117,7 +117,7 @@ class Snapshot:
             ]
             # Rule 3: nothing is awaited between the first and the last.
             ends = [[journal.mark for journal in bookie.parts.journals] for bookie in self._bookies]
-            journals: list[Linked] = []
+            journals: list[SourceFile] = []
             for bookie, its_marks, its_ends in zip(self._bookies, marks, ends, strict=True):
                 kept_bytes = _GROUP_BYTES + bookie.config.frame_bytes_max
                 for directory, mark, end in zip(
@@ -151,7 +151,7 @@ class Snapshot:
                     _link(directory_path, place, file_name(file_id))
         return marks
 
-    def _journal(self, directory: str, mark: Mark, end: Mark, kept_bytes: int) -> list[Linked]:
+    def _journal(self, directory: str, mark: Mark, end: Mark, kept_bytes: int) -> list[SourceFile]:
         """The files of a journal from *mark* to *end*, and *kept_bytes* before it. Raises OSError."""
         place = os.path.join(directory, SNAPSHOT)
         first = min(list_files(self._files, place), default=end.file_id)
@@ -163,14 +163,14 @@ class Snapshot:
             size = end.offset if file_id == end.file_id else os.stat(path).st_size
             hole_end = mark.offset - kept_bytes if file_id == mark.file_id else 0
             files.append(
-                Linked(
+                SourceFile(
                     os.path.relpath(os.path.join(directory, name), self._data), path, size,
                     hole_end if hole_end > HOLE_BEGIN else 0,
                 )
             )  # fmt: skip
         return files
 
-    def _list(self) -> list[Linked]:
+    def _list(self) -> list[SourceFile]:
         """All files of the snapshot but those of the journals. Raises OSError."""
         files = []
         for place in _snapshots(self._data):
@@ -181,7 +181,7 @@ class Snapshot:
                     if not name.endswith(".txn"):
                         path = os.path.join(folder, name)
                         relative = os.path.relpath(os.path.join(own, name), self._data)
-                        files.append(Linked(relative, path, os.stat(path).st_size))
+                        files.append(SourceFile(relative, path, os.stat(path).st_size))
         return sorted(files)
 
 
@@ -193,8 +193,8 @@ def remove_snapshots(data: Path) -> None:
 
 def _snapshots(data: Path) -> list[Path]:
     """The folders of a snapshot: that of the metadata, and those of bookies."""
-    found = [data / SNAPSHOT, *data.glob(f"bookie-*/*/current/{SNAPSHOT}")]
-    return [place for place in found if place.is_dir()]
+    paths = [data / SNAPSHOT, *data.glob(f"bookie-*/*/current/{SNAPSHOT}")]
+    return [place for place in paths if place.is_dir()]
 
 
 def _made(directory: str) -> str:

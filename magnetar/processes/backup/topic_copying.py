@@ -32,11 +32,11 @@ from magnetar.processes.backup.topic_format import (
 )
 from magnetar_core.runtime.types import MIB, Buffer, MagnetarError
 from magnetar_core.security.tls.contexts import usual_context
+from magnetar_core.topics.topic_name import TopicName
 from managed_ledger.messages import is_batch, message_count, metadata_of, split_entry
 from managed_ledger.messages_pb2 import KeyValue, MessageMetadata
 from managed_ledger.position import Position
 from managed_ledger.schemas.stored import version_bytes, version_of
-from managed_ledger.topic_name import TopicName
 
 # Entries, and their bytes, that are sent and not answered (rule 3).
 AT_ONCE: Final = 1_000
@@ -134,11 +134,11 @@ def source_of(admin: AdminClient, topic: str) -> Source:
     for part in _names(name, count):
         stats = admin.call("GET", f"/admin/v2/{part.rest_path}/internalStats")
         listed = admin.call("GET", f"/admin/v2/{part.rest_path}/internal-info")["ledgers"]
-        if away := [one["ledgerId"] for one in listed if one.get("isOffloaded")]:
+        if away := [ledger["ledgerId"] for ledger in listed if ledger.get("isOffloaded")]:
             raise BackupRefused(f"{part} has ledgers in tiered storage, which are not copied: {_shown(away)}")
-        ledgers = tuple((one["ledgerId"], one.get("entries")) for one in listed)
+        ledgers = tuple((ledger["ledgerId"], ledger.get("entries")) for ledger in listed)
         parts.append(Partition(part, ledgers, stats["numberOfEntries"]))
-        subscriptions |= {one for one in stats["cursors"] if not one.startswith("__")}
+        subscriptions |= {cursor for cursor in stats["cursors"] if not cursor.startswith("__")}
     own = {key: value for key, value in properties.items() if not key.startswith(_OF_BROKERS)}
     return Source(name, count, own, tuple(sorted(subscriptions)), tuple(parts))
 
@@ -353,7 +353,8 @@ async def _make_producer(link: Link, topic: TopicName, schema: CopiedSchema | No
         topic=topic.full,
         producer_id=_PRODUCER_ID,
         schema=None if schema is None else _on_wire(schema),
-        # Where a topic takes encrypted messages only, each is looked at as well.
+        # A topic that requires encryption refuses a producer without it. This one copies messages as they are; the
+        # broker also checks each of them.
         encrypted=True,
         user_provided_producer_name=False,
     )

@@ -25,7 +25,7 @@ from typing import Any, Final, NamedTuple
 
 from magnetar.processes.backup.manifest import BackupRefused
 from magnetar_core.bookkeeper.wire.checksum import crc32c
-from magnetar_core.runtime.types import GIB, NEWER, Buffer
+from magnetar_core.runtime.types import GIB, START_NEWER, Buffer
 from managed_ledger.messages import encode_entry, metadata_of, split_entry
 from managed_ledger.position import Position
 from managed_ledger.schemas.stored import version_bytes, version_of
@@ -134,7 +134,7 @@ class TopicReader:
             return
         number = line.removeprefix(_NAME).split(b"\n")[0]
         if line.startswith(_NAME) and number.isdigit() and int(number) > FORMAT:
-            raise BackupRefused(f"{self._source} has format {int(number)}, and {FORMAT} is known; {NEWER}")
+            raise BackupRefused(f"{self._source} has format {int(number)}, and {FORMAT} is known; {START_NEWER}")
         raise BackupRefused(f"{self._source} is not what `magnetar topics export` writes")
 
     def entries(self) -> Iterator[tuple[int, memoryview]]:
@@ -194,7 +194,7 @@ class Versions:
         """*versions*: that in the stream → that of the same schema at the target."""
         taken = set(versions.values())
         self._versions = {before: now for before, now in versions.items() if before != now}
-        self._versions |= {one: one + _WITHOUT_SCHEMA for one in taken if one not in versions}
+        self._versions |= {version: version + _WITHOUT_SCHEMA for version in taken if version not in versions}
 
     def apply(self, entry: Buffer) -> Buffer:
         """*entry* as it is to be stored at the target. Raises Corruption."""

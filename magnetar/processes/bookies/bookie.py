@@ -183,12 +183,12 @@ def _bind_http(config: BookieConfig) -> socket.socket | None:
 
 def bind_http(host: str, port: int, names: tuple[str, str]) -> socket.socket:
     """A socket for HTTP; *names* of the settings with host and port stand in the error. Raises HttpPortInUse."""
-    made = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
+    listening = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
     with contextlib.ExitStack() as stack:
-        stack.callback(made.close)
-        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        stack.callback(listening.close)
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            made.bind((host, port))
+            listening.bind((host, port))
         except OSError as error:
             where = f"cannot open the HTTP port {host}:{port}"
             if error.errno == errno.EADDRINUSE:
@@ -198,4 +198,4 @@ def bind_http(host: str, port: int, names: tuple[str, str]) -> socket.socket:
             reason = os.strerror(error.errno) if error.errno and error.errno > 0 else str(error)
             raise HttpPortInUse(f"{where}: {reason}. Set {names[0]} or {names[1]} differently") from None
         stack.pop_all()
-    return made
+    return listening

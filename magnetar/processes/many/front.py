@@ -317,17 +317,17 @@ def _path_of(request: web.Request) -> str:
 
 async def _passed_back(request: web.Request, answer: aiohttp.ClientResponse) -> web.StreamResponse:
     """The answer of a process, piece by piece."""
-    made = web.StreamResponse(status=answer.status, reason=answer.reason)
+    response = web.StreamResponse(status=answer.status, reason=answer.reason)
     for name, text in answer.headers.items():
         if name.lower() not in _OF_CONNECTION | _SET_HERE:
-            made.headers.add(name, text)
+            response.headers.add(name, text)
     if answer.content_length is not None and "Content-Encoding" not in answer.headers:
-        made.content_length = answer.content_length
-    await made.prepare(request)
+        response.content_length = answer.content_length
+    await response.prepare(request)
     async for piece in answer.content.iter_any():
-        await made.write(piece)
-    await made.write_eof()
-    return made
+        await response.write(piece)
+    await response.write_eof()
+    return response
 
 
 def _json_answer(value: object) -> web.Response:

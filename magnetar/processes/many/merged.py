@@ -36,14 +36,14 @@ def merged_metrics(expositions: Mapping[int, str]) -> str:
                     heads.setdefault(family, [])
                 lines.setdefault(family, []).append((number, series, value))
                 counts[series] += 1
-    made: list[str] = []
+    text_lines: list[str] = []
     for family, head in heads.items():
-        made += head
-        made += (
+        text_lines += head
+        text_lines += (
             f"{_labelled(series, number) if counts[series] > 1 else series} {value}"
             for number, series, value in lines.get(family, ())
         )
-    return "".join(f"{line}\n" for line in made)
+    return "".join(f"{line}\n" for line in text_lines)
 
 
 def merged_json(values: Sequence[Any]) -> Any:

@@ -339,6 +339,12 @@ class Faults:
     async def replace(self, machine: BookieMachine) -> None:
         """A bookie is gone for good, and a fresh one comes to its address when no ledger needs the former any more: it
         knows of no fence. Raises NotUp."""
+        end_s = self._loop.time() + REPLACED_S
+        while self._is_rebuilding:  # only one bookie at a time may lack copies
+            if self._loop.time() > end_s:
+                self._note(f"{machine} stays: another bookie still lacks copies")
+                return
+            await self._cluster.clock.sleep(1.0)
         self._note(f"{machine} is gone for good")
         machine.kill()
         end_s = self._loop.time() + REPLACED_S
@@ -374,7 +380,7 @@ class Faults:
     async def _lacks(self, machine: BookieMachine) -> bool:
         if not machine.is_up or machine.bookie is None:
             return True
-        return machine.bookie.operations.integrity_status().is_needed or bool(await unrepaired(self._cluster))
+        return machine.bookie.parts.integrity.status().is_needed or bool(await unrepaired(self._cluster))
 
     def unload(self) -> None:
         machine = self._broker()

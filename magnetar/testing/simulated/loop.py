@@ -8,8 +8,10 @@ still, as by SIGSTOP, and does later what was due meanwhile.
 import asyncio
 import contextvars
 import selectors
+from collections import deque
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import Executor
+from heapq import heappop, heappush
 from typing import Any, Final, TypeVar, TypeVarTuple, Unpack
 
 from magnetar_core.runtime.clock import Timer
@@ -27,11 +29,9 @@ BURIED_S: Final = 120.0
 
 
 class _Selector(selectors.BaseSelector):
-    """Has no events; instead of waiting it moves the time on."""
+    """Has no events."""
 
     def __init__(self) -> None:
-        self.now_s = 0.0
-        self.calls = 0
         self._keys: dict[int, selectors.SelectorKey] = {}
 
     def register(self, fileobj: Any, events: int, data: Any = None) -> selectors.SelectorKey:
@@ -43,11 +43,6 @@ class _Selector(selectors.BaseSelector):
         return self._keys.pop(fileobj if isinstance(fileobj, int) else fileobj.fileno())
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-        if timeout is None:
-            raise RuntimeError("everything waits, and nothing will happen any more")
-        if timeout > 0:
-            self.now_s += timeout
-            self.calls = 0
         return []
 
     def get_map(self) -> Mapping[Any, selectors.SelectorKey]:
@@ -65,7 +60,7 @@ class Process:
         self.is_frozen = False
         self.on_death: list[Callable[[], None]] = []
         """Called once when the process dies: by the network, and by whoever else would notice."""
-        self._held: list[_Call] = []
+        self._held: list[asyncio.Handle] = []
         # Tasks that are not referenced would be closed, and their `finally` would run.
         self._tasks: list[asyncio.Task[Any]] = []
 
@@ -111,72 +106,104 @@ class Process:
         self.is_frozen = False
         held, self._held = self._held, []
         loop = asyncio.get_running_loop()
-        for call in held:
-            loop.call_soon(call, context=call.context)
+        assert isinstance(loop, VirtualLoop)
+        loop.call_again(held)
 
-    def hold(self, call: "_Call") -> None:
-        self._held.append(call)
+    def hold(self, handle: asyncio.Handle) -> None:
+        self._held.append(handle)
 
 
 PROCESS: contextvars.ContextVar[Process] = contextvars.ContextVar("process")
 """The process that runs now."""
 
 
-class _Call:
+class _OfProcess(asyncio.Handle):
     """A callback of a process: it does not run in a dead one, and waits in one that stands still."""
 
-    __slots__ = ("arguments", "context", "handle", "process", "work")
+    __slots__ = ()
+    process: Process
 
-    def __init__(
-        self, process: Process, work: Callable[..., object], arguments: tuple[Any, ...], context: contextvars.Context
-    ) -> None:
-        self.process = process
-        self.work = work
-        self.arguments = arguments
-        self.context = context
-        self.handle: asyncio.Handle | None = None
-
-    def __call__(self) -> None:
+    def _run(self) -> None:
         process = self.process
-        if process.is_dead:
-            return
-        if process.is_frozen:
+        if process.is_frozen and not process.is_dead:
             process.hold(self)
-        elif self.handle is None or not self.handle.cancelled():
-            self.work(*self.arguments)
+        elif not process.is_dead:
+            super()._run()
+
+
+# Each has the slot itself: with one in their base, Python could not lay out the second.
+class _Handle(_OfProcess):
+    __slots__ = ("process",)
+
+
+class _TimerHandle(_OfProcess, asyncio.TimerHandle):
+    __slots__ = ("process",)
 
 
 class VirtualLoop(asyncio.SelectorEventLoop):
     """The time goes on when everything waits, to the next timer."""
 
+    _ready: deque[asyncio.Handle]
+    _stopping: bool
+
     def __init__(self) -> None:
-        self.virtual = _Selector()
-        super().__init__(self.virtual)
+        self.now_s = 0.0
+        self.calls = 0
+        """Callbacks so far."""
+        self._calls_before = 0
+        """At the moment that is now."""
+        # Tuples, which the heap compares without a call of Python; those of one moment in their order.
+        self._timers: list[tuple[float, int, asyncio.TimerHandle]] = []
+        self._timer_count = 0
+        super().__init__(_Selector())
         self.work_delay_s: Callable[[str], float] = lambda name: 0.0
         """How long work on a thread of that name takes: of the executor (""), of a journal, of a flusher."""
         self.set_task_factory(_new_task)
 
     def time(self) -> float:
-        return self.virtual.now_s
+        return self.now_s
+
+    def _run_once(self) -> None:
+        """One turn, as `BaseEventLoop` has it: timers that are due, and then all that was ready at its begin."""
+        ready, timers = self._ready, self._timers
+        while timers and timers[0][2].cancelled():
+            heappop(timers)
+        if not ready and not self._stopping:
+            if not timers:
+                raise RuntimeError("everything waits, and nothing will happen any more")
+            if timers[0][0] > self.now_s:
+                self.now_s = timers[0][0]
+                self._calls_before = self.calls
+        while timers and timers[0][0] <= self.now_s:
+            ready.append(heappop(timers)[2])
+        for _ in range(len(ready)):
+            handle = ready.popleft()
+            if not handle.cancelled():
+                handle._run()
 
     def call_soon(
         self, callback: Callable[[Unpack[_Ts]], object], *args: *_Ts, context: contextvars.Context | None = None
     ) -> asyncio.Handle:
-        self.virtual.calls += 1
-        if self.virtual.calls > CALLS_AT_ONCE_MAX:
+        self.calls += 1
+        if self.calls > self._calls_before + CALLS_AT_ONCE_MAX:
             raise RuntimeError(f"{CALLS_AT_ONCE_MAX} callbacks at one moment: something never waits; now {callback}")
         context = contextvars.copy_context() if context is None else context
         process = context.get(PROCESS)
-        if process is None or type(callback) is _Call:
+        if process is None:
             return super().call_soon(callback, *args, context=context)
-        call = _Call(process, callback, args, context)
-        call.handle = super().call_soon(call, context=context)
-        return call.handle
+        handle = _Handle(callback, args, self, context)
+        handle.process = process
+        self._ready.append(handle)
+        return handle
 
     def call_soon_threadsafe(
         self, callback: Callable[[Unpack[_Ts]], object], *args: *_Ts, context: contextvars.Context | None = None
     ) -> asyncio.Handle:
         return self.call_soon(callback, *args, context=context)
+
+    def call_again(self, handles: Sequence[asyncio.Handle]) -> None:
+        """Callbacks whose process stood still when they were due."""
+        self._ready.extend(handles)
 
     def call_at(
         self,
@@ -185,13 +212,17 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         *args: *_Ts,
         context: contextvars.Context | None = None,
     ) -> asyncio.TimerHandle:
+        self.calls += 1
         context = contextvars.copy_context() if context is None else context
         process = context.get(PROCESS)
+        timer: asyncio.TimerHandle
         if process is None:
-            return super().call_at(when, callback, *args, context=context)
-        call = _Call(process, callback, args, context)
-        timer = super().call_at(when, call, context=context)
-        call.handle = timer
+            timer = asyncio.TimerHandle(when, callback, args, self, context)
+        else:
+            timer = of_process = _TimerHandle(when, callback, args, self, context)
+            of_process.process = process
+        self._timer_count += 1
+        heappush(self._timers, (when, self._timer_count, timer))
         return timer
 
     def call_later(
@@ -201,7 +232,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         *args: *_Ts,
         context: contextvars.Context | None = None,
     ) -> asyncio.TimerHandle:
-        return self.call_at(self.time() + delay, callback, *args, context=context)
+        return self.call_at(self.now_s + delay, callback, *args, context=context)
 
     def run_in_executor(
         self, executor: Executor | None, func: Callable[[Unpack[_Ts]], T], *args: *_Ts
@@ -225,8 +256,11 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         self.call_later(self.work_delay_s(name), step)
 
 
-def _new_task(loop: asyncio.AbstractEventLoop, coro: Any, *, context: contextvars.Context | None = None) -> Any:
-    task: asyncio.Task[Any] = asyncio.Task(coro, loop=loop, context=context)
+def _new_task(
+    loop: asyncio.AbstractEventLoop, coro: Any, *, context: contextvars.Context | None = None, **options: Any
+) -> Any:
+    """*options*: those that the loop hands over since Python 3.13.3, such as the name."""
+    task: asyncio.Task[Any] = asyncio.Task(coro, loop=loop, context=context, **options)
     process = (contextvars.copy_context() if context is None else context).get(PROCESS)
     if process is not None:
         process.keep(task)

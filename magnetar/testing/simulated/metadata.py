@@ -20,17 +20,15 @@ from magnetar.testing.simulated.network import Network
 from magnetar_core.bookkeeper.metadata.stores.memory import MemoryStore
 from magnetar_core.bookkeeper.metadata.stores.store import (
     ANY_VERSION,
-    Cancel,
     Node,
     Operation,
     OutcomeUnknown,
     SessionEvent,
     SessionLost,
     StoreUnavailable,
-    TreeChanged,
 )
 from magnetar_core.bookkeeper.metadata.stores.tree import Change, parent_of
-from magnetar_core.bookkeeper.metadata.stores.watches import Watches
+from magnetar_core.bookkeeper.metadata.stores.watches import Watched
 from magnetar_core.runtime.clock import Clock
 
 SERVER: Final = "metadata"
@@ -63,6 +61,10 @@ class MetadataServer:
         self.is_still = False
         """Whether it answers nothing, as in an election of its leader."""
         self.sessions: dict[_Session, None] = {}
+        self.requests = 0
+        """Requests so far, without those that only say that a session lives."""
+        self.unheard = 0
+        """How many of them were changes of which nobody knows whether they happened."""
 
     def session(self, clock: Clock) -> "SimulatedStore":
         """A store for the process that runs now."""
@@ -151,16 +153,16 @@ class _Session:
             self.client.answer_later(self, lambda: self.client.noticed(change))
 
 
-class SimulatedStore:
+class SimulatedStore(Watched):
     """The metadata store of one process (`MetadataStore`)."""
 
     def __init__(self, server: MetadataServer, process: Process, clock: Clock) -> None:
+        super().__init__()
         self._server = server
         self._process = process
         self._clock = clock
         self._loop = server.loop
         self._context = contextvars.copy_context()
-        self._watches = Watches()
         self._session = _Session(server, self)
         self._is_connected = True
         self._is_closed = False
@@ -216,6 +218,7 @@ class SimulatedStore:
         if not self._is_connected:
             raise StoreUnavailable("the metadata store does not answer; nothing was changed")
         server, session = self._server, self._session
+        server.requests += 1
         answer: asyncio.Future[Any] = self._loop.create_future()
         self._pending[answer] = changes
         breaks = server.rng.random() < server.breaks_share
@@ -279,6 +282,7 @@ class SimulatedStore:
         self._way_back.close()
         for answer, changes in list(self._pending.items()):
             error = OutcomeUnknown if changes else StoreUnavailable
+            self._server.unheard += changes
             _settle(answer, None, error("the connection to the metadata store was lost"))
         self._watches.session_changed(SessionEvent.SUSPENDED)
         self._loop.call_later(RECONNECT_S, self._reconnect)
@@ -339,18 +343,6 @@ class SimulatedStore:
 
     async def sync(self) -> None:
         await self._ask(lambda store: store.sync(), changes=False)
-
-    def watch_node(self, path: str, changed: Callable[[], None]) -> Cancel:
-        return self._watches.watch_node(path, changed)
-
-    def watch_children(self, path: str, changed: Callable[[], None]) -> Cancel:
-        return self._watches.watch_children(path, changed)
-
-    async def watch_tree(self, path: str, changed: TreeChanged) -> Cancel:
-        return self._watches.watch_tree(path, changed)
-
-    def watch_session(self, changed: Callable[[SessionEvent], None]) -> Cancel:
-        return self._watches.watch_session(changed)
 
     @property
     def session_timeout_s(self) -> float:

@@ -12,8 +12,8 @@ import contextvars
 import random
 import socket
 from collections import deque
-from collections.abc import Callable
-from typing import Any, Final, cast
+from collections.abc import Callable, Sequence
+from typing import Any, Final, NamedTuple, cast
 
 from magnetar.testing.simulated.loop import PROCESS, Process, VirtualLoop
 from magnetar.testing.simulated.rpc import SimulatedChannel
@@ -59,6 +59,21 @@ class Socket:
     def close(self) -> None:
         if self._at is not None:
             self._network.release(self._at)
+
+
+class Dialed(NamedTuple):
+    """Stands for a socket that is connected to an address, which aiohttp makes before its connection."""
+
+    host: str
+    port: int
+
+    def close(self) -> None: ...
+
+
+async def start_connection(addr_infos: Sequence[tuple[Any, ...]], **options: Any) -> Dialed:
+    """As `aiohappyeyeballs.start_connection`; whether somebody listens is seen in `NetworkLoop.create_connection`."""
+    host, port, *_ = addr_infos[0][-1]
+    return Dialed(host, port)
 
 
 class _Listener:
@@ -215,6 +230,11 @@ class Wire(asyncio.Transport):
             return
         self._has_ended = True
         self._network.wires.pop(self, None)
+        self._network.loop.call_soon(self._lose, error, context=self.context)
+
+    def _lose(self, error: BaseException | None) -> None:
+        """A turn later, as by a real loop: what `connection_made` has begun has run once, also where the process stood
+        still meanwhile."""
         self._network.loop.call_soon(self._lost, error, context=self.context)
 
     def _lost(self, error: BaseException | None) -> None:
@@ -453,9 +473,15 @@ class NetworkLoop(VirtualLoop):
 
     async def create_connection(self, protocol_factory: Any, host: Any = None, port: Any = None, **options: Any) -> Any:
         assert not options.get("ssl"), "no TLS in a simulation"
+        if isinstance(options.get("sock"), Dialed):
+            return await self.network.connect(protocol_factory, *options["sock"])
         if options.get("sock") is not None:
             return self.network.pair(protocol_factory, options["sock"])
         return await self.network.connect(protocol_factory, host, port)
+
+    async def getaddrinfo(self, host: Any, port: Any, **options: Any) -> list[Any]:
+        """A name is its own address."""
+        return [(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP, "", (host, port))]
 
     async def connect_accepted_socket(self, protocol_factory: Any, sock: Any, **options: Any) -> Any:
         return self.network.pair(protocol_factory, sock)

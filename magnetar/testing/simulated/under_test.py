@@ -8,14 +8,16 @@ from collections.abc import Coroutine, Iterator
 from typing import Any, Final, TypeVar
 from unittest import mock
 
+import aiohappyeyeballs
+
 from autorecovery.config import AutoRecoveryConfig
 from broker.settings.config import BrokerConfig
 from magnetar.client.retries import letters
 from magnetar.testing.simulated.cluster import Machine, SimulatedCluster
 from magnetar.testing.simulated.faults import Faults
 from magnetar.testing.simulated.loop import Process, bury
-from magnetar.testing.simulated.network import NetworkLoop
-from managed_ledger.topic_name import TopicName
+from magnetar.testing.simulated.network import NetworkLoop, start_connection
+from magnetar_core.topics.topic_name import TopicName
 
 T = TypeVar("T")
 
@@ -25,7 +27,7 @@ SESSION_S: Final = 2.0
 
 @contextlib.contextmanager
 def drawn_from(seed: int) -> Iterator[None]:
-    """Whatever is random inside is drawn from *seed*."""
+    """Whatever is random inside is drawn from *seed*, and HTTP between brokers goes over the simulated network."""
     drawn = random.Random(seed)
     before = random.getstate()
 
@@ -45,6 +47,7 @@ def drawn_from(seed: int) -> Iterator[None]:
         mock.patch.object(secrets, "token_bytes", token_bytes),
         mock.patch.object(secrets, "token_hex", lambda nbytes=None: token_bytes(nbytes).hex()),
         mock.patch.object(uuid, "uuid4", uuid4),
+        mock.patch.object(aiohappyeyeballs, "start_connection", start_connection),
     ):
         random.seed(seed)
         try:

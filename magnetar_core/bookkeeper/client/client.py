@@ -189,16 +189,16 @@ class BookKeeper:
             self._entry_lists = EntryLists(pool)
         return await self._entry_lists.of(bookie_id, ledger_id)
 
-    def long_poll(self, told: Callable[[], None]) -> LongPoll:
+    def long_poll(self, on_news: Callable[[], None]) -> LongPoll:
         """Calls *told* when an open ledger may be confirmed further; the caller closes it."""
-        return LongPoll(self._open_pool(), told)
+        return LongPoll(self._open_pool(), on_news)
 
     def topology(self) -> Topology:
         """Where the bookies stand, as far as it is known now, and what is to be kept."""
         config, hosts, racks = self._config, self.bookies.hosts, self.racks.racks
         if self._topology is None or self._topology[0] is not hosts or self._topology[1] is not racks:
             rules, locations = config.region_rules, locations_of(racks, hosts)
-            made = Topology(
+            topology = Topology(
                 locations,
                 config.racks_min,
                 config.racks_enforced,
@@ -206,7 +206,7 @@ class BookKeeper:
                 regions=rules,
                 local_region=None if rules is None else region_on(config.local_host, locations),
             )
-            self._topology = hosts, racks, made
+            self._topology = hosts, racks, topology
         return self._topology[2]
 
     def _isolation(self, custom_metadata: Iterable[tuple[str, bytes]]) -> Isolation | None:

@@ -8,6 +8,7 @@
      │   ├─ Unauthorized        wrong password, or the bookie does not admit this client
      │   ├─ BookieReadOnly, TooManyRequests, UnknownLedgerState, BookieIOError, BadRequest, BadVersion
      ├─ BookieUnavailable       not reachable, or the connection broke
+     │   └─ NoTls               no TLS connection: most likely the settings of one side are wrong
      ├─ OperationTimeout        no answer in time
      ├─ NotEnoughBookies        no ensemble can be formed
      ├─ ImpossibleQuorum        (in `quorum`) sizes that contradict each other, or are beyond the limit
@@ -47,6 +48,7 @@ __all__ = [
     "MetadataUnavailable",
     "NoSuchEntry",
     "NoSuchLedger",
+    "NoTls",
     "NotEnoughBookies",
     "OperationTimeout",
     "RecoveryFailed",
@@ -141,6 +143,10 @@ class UnknownLedgerState(RemoteError, v2=107, v3=507):
 
 class BookieUnavailable(BookKeeperError):
     """The bookie cannot be reached, or the connection to it broke."""
+
+
+class NoTls(BookieUnavailable):
+    """No TLS connection could be made: most likely the settings of one side are wrong."""
 
 
 class OperationTimeout(BookKeeperError):

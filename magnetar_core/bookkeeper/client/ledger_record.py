@@ -61,9 +61,9 @@ class LedgerRecord:
                 self._versioned = await self._ledgers.write(self._ledger_id, self._attempted, version)
                 return
             except VersionConflict:
-                found = await self._read()
-                judge_conflict(own, found.metadata, self._ledger_id)
-                self._versioned = found
+                current = await self._read()
+                judge_conflict(own, current.metadata, self._ledger_id)
+                self._versioned = current
         raise self._too_many_conflicts()
 
     async def seal(self, last_entry_id: int, length: int) -> None:
@@ -83,16 +83,16 @@ class LedgerRecord:
                 self._versioned = await self._ledgers.write(self._ledger_id, sealed, version)
                 return
             except VersionConflict:
-                found = await self._read()
-                if found.metadata.state is LedgerState.CLOSED:
-                    if (found.metadata.last_entry_id, found.metadata.length) != (last_entry_id, length):
+                current = await self._read()
+                if current.metadata.state is LedgerState.CLOSED:
+                    if (current.metadata.last_entry_id, current.metadata.length) != (last_entry_id, length):
                         raise MetadataConflict(
                             f"ledger {self._ledger_id} was closed by another client at entry "
-                            f"{found.metadata.last_entry_id}, here the last one is {last_entry_id}"
+                            f"{current.metadata.last_entry_id}, here the last one is {last_entry_id}"
                         ) from None
-                elif found.metadata != self._attempted:
-                    judge_conflict(own, found.metadata, self._ledger_id)
-                self._versioned = found
+                elif current.metadata != self._attempted:
+                    judge_conflict(own, current.metadata, self._ledger_id)
+                self._versioned = current
         raise self._too_many_conflicts()
 
     def watch(self, changed: Callable[[], None]) -> Cancel:
@@ -107,22 +107,22 @@ class LedgerRecord:
         """
         if synced:
             await self._ledgers.sync()
-        found = await self._read()
-        if found.version == self._versioned.version:
+        current = await self._read()
+        if current.version == self._versioned.version:
             return False
-        judge_conflict(self._versioned.metadata, found.metadata, self._ledger_id)
-        self._versioned = found
+        judge_conflict(self._versioned.metadata, current.metadata, self._ledger_id)
+        self._versioned = current
         return True
 
     async def _read(self) -> Versioned:
         """The record as it is now. Raises WentBack for one that is older than ours: nothing may be decided from it."""
-        found = await self._ledgers.read(self._ledger_id)
-        if found.version < self._versioned.version:
+        current = await self._ledgers.read(self._ledger_id)
+        if current.version < self._versioned.version:
             raise WentBack(
                 f"the metadata store went back in time: the record of ledger {self._ledger_id} is in version "
-                f"{found.version}, and was in version {self._versioned.version}"
+                f"{current.version}, and was in version {self._versioned.version}"
             )
-        return found
+        return current
 
     def _too_many_conflicts(self) -> MetadataUnavailable:
         return MetadataUnavailable(f"ledger {self._ledger_id}: {_CONFLICTS_MAX} conflicts in a row")

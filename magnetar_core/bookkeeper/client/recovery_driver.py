@@ -97,7 +97,7 @@ async def _find_end(
     reads: deque[asyncio.Future[Found | Absent]] = deque()
     try:
         entry_id, window = floor, _WINDOW_FIRST
-        found = 0
+        entries = 0
         while True:
             while len(reads) < window:
                 reads.append(fetcher.recovery_read(segment.ensemble, entry_id + len(reads) + 1, key))
@@ -109,8 +109,8 @@ async def _find_end(
             reads.popleft()
             if isinstance(verdict, Absent):
                 break
-            found += 1
-            window = min(1 << found, _WINDOW) if found > 1 else 1
+            entries += 1
+            window = min(1 << entries, _WINDOW) if entries > 1 else 1
             entry = verdict.entry
             # A broker that takes over many ledgers writes all of their ends to a few bookies, over one connection each.
             await writer.until_writable()

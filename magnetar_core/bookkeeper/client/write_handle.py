@@ -466,7 +466,11 @@ class LedgerWriteHandle:
                     if not writer.is_open():
                         return
                     writable, ensemble = self._pool.directory.writable, writer.ensemble
-                    leaving = {at: one for at, one in leaving.items() if ensemble[at] == one and one not in writable}
+                    leaving = {
+                        at: bookie
+                        for at, bookie in leaving.items()
+                        if ensemble[at] == bookie and bookie not in writable
+                    }
                     replacements = self._successors(leaving) if leaving else {}
                     if writer.leave(replacements) is None:
                         return
@@ -550,7 +554,8 @@ class LedgerWriteHandle:
         """Delay the change where this ledger or its bookies change too often (change_limits.py)."""
         now_s = self._now()
         delay_s = max(
-            self._backoff.delay_s(now_s), *(self._pool.change_limits.delay_s(one, now_s) for one in failed.values())
+            self._backoff.delay_s(now_s),
+            *(self._pool.change_limits.delay_s(bookie, now_s) for bookie in failed.values()),
         )
         if delay_s:
             log.info("ledger %d: its ensemble changes often; the next change waits %.1f s", self.ledger_id, delay_s)

@@ -79,8 +79,8 @@ async def connect(protocol: P, host: str, port: int, certificates: Certificates)
     """
     loop = asyncio.get_running_loop()
     greeter = _Greeter()
-    made, _ = await loop.create_connection(lambda: greeter, host, port)
-    transport = made
+    plain, _ = await loop.create_connection(lambda: greeter, host, port)
+    transport = plain
     try:
         status = await greeter.ask(transport, v3.start_tls_request(0))
         if status == v3.V3Error.EBADREQ:
@@ -117,7 +117,7 @@ async def connect(protocol: P, host: str, port: int, certificates: Certificates)
         protocol.connection_made(transport)
     except BaseException:
         transport.abort()
-        made.abort()
+        plain.abort()
         raise
     return transport, protocol
 

@@ -133,14 +133,14 @@ def _parse(message: Message, frame: Buffer) -> None:
 
 def request(operation: int, txn_id: int, *, priority: int = 0) -> pb.Request:
     """A request with its header; the caller fills in the operation's own message."""
-    made = pb.Request()
-    header = made.header
+    message = pb.Request()
+    header = message.header
     header.version = pb.ProtocolVersion.VERSION_THREE
     header.operation = operation  # type: ignore[assignment]  # enum values are plain integers
     header.txnId = txn_id
     if priority:
         header.priority = priority
-    return made
+    return message
 
 
 def read_request(
@@ -155,8 +155,8 @@ def read_request(
     priority: int = 0,
 ) -> bytes:
     """A whole read frame. *fence_with* is the master key of a fencing read; *previous_lac* makes it a long poll."""
-    made = request(READ_ENTRY, txn_id, priority=priority)
-    read = made.readRequest
+    message = request(READ_ENTRY, txn_id, priority=priority)
+    read = message.readRequest
     read.ledgerId, read.entryId = ledger_id, entry_id
     if fence_with is not None:
         read.masterKey = fence_with
@@ -167,25 +167,25 @@ def read_request(
         read.previousLAC = previous_lac
     if timeout_ms is not None:
         read.timeOut = timeout_ms
-    return frame_of(made)
+    return frame_of(message)
 
 
 def list_of_entries_request(txn_id: int, ledger_id: int) -> bytes:
-    made = request(GET_LIST_OF_ENTRIES, txn_id)
-    made.getListOfEntriesOfLedgerRequest.ledgerId = ledger_id
-    return frame_of(made)
+    message = request(GET_LIST_OF_ENTRIES, txn_id)
+    message.getListOfEntriesOfLedgerRequest.ledgerId = ledger_id
+    return frame_of(message)
 
 
 def bookie_info_request(txn_id: int, requested: int = TOTAL_DISK_CAPACITY | FREE_DISK_SPACE) -> bytes:
-    made = request(GET_BOOKIE_INFO, txn_id)
-    made.getBookieInfoRequest.requested = requested
-    return frame_of(made)
+    message = request(GET_BOOKIE_INFO, txn_id)
+    message.getBookieInfoRequest.requested = requested
+    return frame_of(message)
 
 
 def start_tls_request(txn_id: int) -> bytes:
-    made = request(START_TLS, txn_id)
-    made.startTLSRequest.SetInParent()
-    return frame_of(made)
+    message = request(START_TLS, txn_id)
+    message.startTLSRequest.SetInParent()
+    return frame_of(message)
 
 
 # ---------------------------------------------------------------------------------- server's side
@@ -193,13 +193,13 @@ def start_tls_request(txn_id: int) -> bytes:
 
 def response(operation: int, txn_id: int, status: int) -> pb.Response:
     """An answer with header and status; the caller fills in the operation's own message, if it has one."""
-    made = pb.Response()
-    header = made.header
+    message = pb.Response()
+    header = message.header
     header.version = pb.ProtocolVersion.VERSION_THREE
     header.operation = operation  # type: ignore[assignment]
     header.txnId = txn_id
-    made.status = status  # type: ignore[assignment]
-    return made
+    message.status = status  # type: ignore[assignment]
+    return message
 
 
 _known_varint = lru_cache(maxsize=4096)(varint)
@@ -380,8 +380,8 @@ def read_response(
     lac_update_ms: int | None = None,
 ) -> bytes:
     """A whole answer to a read; *max_lac* is the LAC the bookie knows now, *lac_update_ms* when it learnt it."""
-    made = response(READ_ENTRY, txn_id, status)
-    read = made.readResponse
+    message = response(READ_ENTRY, txn_id, status)
+    read = message.readResponse
     read.status, read.ledgerId, read.entryId = status, ledger_id, entry_id  # type: ignore[assignment]
     if body is not None:
         read.body = bytes(body)
@@ -389,7 +389,7 @@ def read_response(
         read.maxLAC = max_lac
     if lac_update_ms is not None:
         read.lacUpdateTimestamp = lac_update_ms
-    return frame_of(made)
+    return frame_of(message)
 
 
 # ----------------------------------------------------------------- which entries a bookie has
@@ -461,7 +461,8 @@ class Availability:
 
 
 def decode_availability(data: Buffer) -> list[tuple[int, int, int, int]]:
-    """(first start, last start, size, period) of each group. Raises MalformedFrame."""
+    """(first start, last start, size, period) of each group: runs of *size* entries, each starting *period* after the
+    one before (0: there is one run). Raises MalformedFrame."""
     try:
         version, count = _AVAILABILITY_HEADER.unpack_from(data)
         if version != 0:
@@ -474,10 +475,10 @@ def decode_availability(data: Buffer) -> list[tuple[int, int, int, int]]:
 
 
 def is_available(groups: Sequence[tuple[int, int, int, int]], entry_id: int) -> bool:
-    """Whether a decoded list contains *entry_id*."""
-    for first, last, size, period in groups:
-        if first <= entry_id < last + size:
-            offset = (entry_id - first) % period if period else entry_id - first
+    """Whether a list contains *entry_id*; *groups* as `decode_availability` returns them."""
+    for first_start, last_start, size, period in groups:
+        if first_start <= entry_id < last_start + size:
+            offset = (entry_id - first_start) % period if period else entry_id - first_start
             if offset < size:
                 return True
     return False

@@ -125,17 +125,6 @@ class EntryCodec:
         header = _EXPLICIT_LAC.pack(ledger_id, last_add_confirmed)
         return header + self._digest(header, b"")
 
-    def open_explicit_lac(self, data: Buffer, ledger_id: int) -> int:
-        """The LAC in the blob that a READ_LAC answer brought. Raises DigestMismatch."""
-        view = memoryview(data)
-        if len(view) != _EXPLICIT_LAC.size + self.digest_bytes:
-            raise DigestMismatch(f"ledger {ledger_id}: an explicit LAC of {len(view)} bytes")
-        found_ledger_id, last_add_confirmed = _EXPLICIT_LAC.unpack_from(view)
-        digest = self._digest(view[: _EXPLICIT_LAC.size], b"")
-        if found_ledger_id != ledger_id or digest != view[_EXPLICIT_LAC.size :]:
-            raise DigestMismatch(f"ledger {ledger_id}: the explicit LAC has a wrong digest or ledger id")
-        return int(last_add_confirmed)
-
 
 @lru_cache(maxsize=256)
 def _digest_of(digest_type: DigestType, password: bytes) -> tuple[Callable[[Buffer, Buffer], bytes], int]:

@@ -40,22 +40,23 @@ class Period(NamedTuple):
 
 @cache
 def _empty(buckets: int) -> Period:
-    """The same object for all that counted nothing."""
+    """A period without values; one shared object, which saves memory."""
     return Period((0,) * buckets, 0)
 
 
 class Buckets:
-    """Counts values up to each of some bounds."""
+    """Counts values by bucket: those up to each bound (and above the bound before), and those above all bounds."""
 
     __slots__ = ("_bounds", "_counts", "_sum", "last")
 
     def __init__(self, bounds: Sequence[int]) -> None:
+        """*bounds* in rising order; each belongs to its bucket."""
         self._bounds = bounds
         # None until something is counted: a topic has four of these objects, and most topics are quiet.
         self._counts: list[int] | None = None
         self._sum = 0
         self.last = _empty(len(bounds) + 1)
-        """The last whole period."""
+        """The last period that ended; empty before the first `end_period`."""
 
     def add(self, value: int, times: int = 1) -> None:
         counts = self._counts or self._begin()
@@ -65,7 +66,7 @@ class Buckets:
     def add_run(self, values: Sequence[int]) -> None:
         """Add each of *values*, of which there is at least one.
 
-        It is on the way of every message, so what is alike is counted at once: it nearly always is.
+        It runs for every batch of messages. Nearly always all values belong to one bucket, and are counted in one step.
         """
         bounds, counts = self._bounds, self._counts or self._begin()
         lowest = bisect_left(bounds, min(values))
@@ -78,7 +79,7 @@ class Buckets:
 
     @property
     def so_far(self) -> Period:
-        """What was counted since the last `end_period`; without any, all there ever was."""
+        """What was counted since the last `end_period`, or since the start if there was none."""
         return _empty(len(self._bounds) + 1) if self._counts is None else Period(tuple(self._counts), self._sum)
 
     def end_period(self) -> None:

@@ -51,7 +51,7 @@ class RecycledBuffers:
         for buffer in free:
             if wanted <= len(buffer) <= 2 * wanted:
                 return memoryview(buffer)[:size]
-        made = bytearray(wanted)
+        memory = bytearray(wanted)
         excess = self.kept_bytes + wanted - self._kept_bytes_max
         if wanted <= self._kept_bytes_max:
             for buffer in free:  # of a size that is not asked for now
@@ -59,5 +59,5 @@ class RecycledBuffers:
                     self._kept.remove(buffer)
                     excess -= len(buffer)
             if excess <= 0:
-                self._kept.append(made)
-        return memoryview(made)[:size]
+                self._kept.append(memory)
+        return memoryview(memory)[:size]

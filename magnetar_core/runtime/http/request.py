@@ -54,7 +54,8 @@ def ask(
     """Send *body*, which is JSON, and return the answer. *timeout_s* bounds each wait; once *is_late*
     returns True, the request is given up. *headers* are added; *context* is for HTTPS.
 
-    Raises OSError with a reason for people, also if the other side does not speak HTTP; ValueError if it is not a URL.
+    Raises OSError with a reason for people, also if the other side does not speak HTTP (SSLError: nor TLS, or with a
+    certificate that is not trusted); ValueError if it is not a URL.
     """
     parts = urllib.parse.urlsplit(url)
     if parts.scheme.lower() not in ("http", "https"):
@@ -81,6 +82,8 @@ def ask(
     except http.client.HTTPException as error:
         raise OSError(f"what listens there does not speak HTTP ({type(error).__name__})") from None
     except urllib.error.URLError as error:
+        if isinstance(error.reason, ssl.SSLError):
+            raise error.reason from None
         raise OSError(str(error.reason)) from None
 
 

@@ -30,7 +30,8 @@ class LoopThread:
         self._pid = os.getpid()
         # Work goes to the loop before what ends it, or not at all: so nobody waits for a loop that has ended.
         self._lock = threading.Lock()
-        self._is_stopping = False
+        self.is_stopping = False
+        """It takes no more work."""
         self._thread.start()
 
     @property
@@ -42,11 +43,6 @@ class LoopThread:
     def is_alive(self) -> bool:
         """False after `stop`, and in the child of a fork."""
         return self.is_own and self._thread.is_alive()
-
-    @property
-    def is_stopping(self) -> bool:
-        """It takes no more work."""
-        return self._is_stopping
 
     def run(self, work: Coroutine[Any, Any, T], timeout_s: float | None = None) -> T:
         """Wait for *work*; raises what it raises, TimeoutError after *timeout_s*, LoopStopped if `stop` comes first."""
@@ -73,9 +69,9 @@ class LoopThread:
         if not self.is_alive:  # after a fork another thread may have held the lock for ever
             return None
         with self._lock:
-            if self._is_stopping:
+            if self.is_stopping:
                 return None
-            self._is_stopping = is_last
+            self.is_stopping = is_last
             return asyncio.run_coroutine_threadsafe(work, self._loop)
 
     def iterate(self, source: AsyncGenerator[T, None], ahead: int) -> Generator[T, None, None]:
@@ -140,6 +136,7 @@ async def _end(last: Coroutine[Any, Any, None], loop: asyncio.AbstractEventLoop)
 async def _start(
     source: AsyncGenerator[T, None], box: "queue.SimpleQueue[tuple[T] | BaseException]", ahead: int
 ) -> tuple[asyncio.Semaphore, "asyncio.Task[None]"]:
+    """Begin `_pump`; returns its *room* and its task. A coroutine, because a task can be made only on its loop."""
     room = asyncio.Semaphore(ahead)
     return room, asyncio.get_running_loop().create_task(_pump(source, box, room))
 
@@ -147,6 +144,11 @@ async def _start(
 async def _pump(
     source: AsyncGenerator[T, None], box: "queue.SimpleQueue[tuple[T] | BaseException]", room: asyncio.Semaphore
 ) -> None:
+    """Put the items of *source* into *box*, then the exception that says how it ended (StopAsyncIteration: whole).
+
+    Each item is in a tuple, so that an item which is an exception is not taken for the end. *room* counts the items
+    that may be fetched before the caller takes some.
+    """
     end: BaseException = LoopStopped("the loop was stopped")
     try:
         async with aclosing(source):

@@ -39,10 +39,10 @@ def python_environment(environ: Mapping[str, str]) -> dict[str, str]:
     kept = [entry for entry in entries if not _hides(Path(entry))]
     if not is_installed():
         kept.insert(0, str(HOME))
-    made = {name: value for name, value in environ.items() if name != "PYTHONPATH"}
+    environment = {name: value for name, value in environ.items() if name != "PYTHONPATH"}
     if kept:
-        made["PYTHONPATH"] = os.pathsep.join(kept)
-    return made
+        environment["PYTHONPATH"] = os.pathsep.join(kept)
+    return environment
 
 
 def leave_out_current_folder() -> None:

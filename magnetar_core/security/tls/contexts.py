@@ -79,7 +79,7 @@ class Certificates:
         return min((end.timestamp() for _, end in self._validity.own[:1]), default=float("inf"))
 
     def _made(self) -> ssl.SSLContext:
-        made = self._make(self.files)
+        context = self._make(self.files)
         validity = _Validity(*(validities(_text_of(self.files, read)) for read in (certificate_pem, trusted_pem)))
         if (problem := self._expired(validity)) is not None:
             raise ConfigurationError(problem)
@@ -89,7 +89,7 @@ class Certificates:
                 log.warning("certificate %s is not valid before %s", self.files.own, _date(begin))
             elif end - now < min(_EXPIRES_SOON, (end - begin) / 10):
                 log.warning("certificate %s expires on %s", self.files.own, _date(end))
-        return made
+        return context
 
     def _now(self) -> datetime:
         return datetime.fromtimestamp(self._clock.wall_ms() / 1000, UTC)
@@ -217,14 +217,14 @@ def server_context(files: TlsFiles, *, client_certificates: bool) -> ssl.SSLCont
 
     Raises ConfigurationError with path and reason.
     """
-    made = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    made.options |= ssl.OP_NO_RENEGOTIATION  # otherwise a client could demand handshakes without end
-    limit(made, files)
-    load_own(made, files)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.options |= ssl.OP_NO_RENEGOTIATION  # otherwise a client could demand handshakes without end
+    limit(context, files)
+    load_own(context, files)
     if client_certificates:
-        made.verify_mode = ssl.CERT_REQUIRED
-        _load_trusted(made, files)
-    return made
+        context.verify_mode = ssl.CERT_REQUIRED
+        _load_trusted(context, files)
+    return context
 
 
 def client_context(files: TlsFiles) -> ssl.SSLContext:
@@ -232,13 +232,13 @@ def client_context(files: TlsFiles) -> ssl.SSLContext:
 
     Raises ConfigurationError with path and reason.
     """
-    made = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    made.check_hostname = files.verify_hostname
-    limit(made, files)
-    _load_trusted(made, files)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = files.verify_hostname
+    limit(context, files)
+    _load_trusted(context, files)
     if files.own:
-        load_own(made, files)
-    return made
+        load_own(context, files)
+    return context
 
 
 def usual_context(authorities: str = "") -> ssl.SSLContext:
@@ -249,9 +249,9 @@ def usual_context(authorities: str = "") -> ssl.SSLContext:
 
     Raises OSError, ssl.SSLError.
     """
-    made = ssl.create_default_context(cafile=authorities or None)
-    made.verify_flags &= ~ssl.VERIFY_X509_STRICT
-    return made
+    context = ssl.create_default_context(cafile=authorities or None)
+    context.verify_flags &= ~ssl.VERIFY_X509_STRICT
+    return context
 
 
 def limit(context: ssl.SSLContext, files: TlsFiles) -> None:

@@ -75,6 +75,11 @@ class TlsFiles:
         every = (self.key_store, self.trust_store, self.certificate, self.key, self.key_password_file, self.trusted)
         return tuple(path for path in every if path)
 
+    @property
+    def secrets(self) -> tuple[str, ...]:
+        """Those of *paths* that nobody else should be able to read."""
+        return tuple(path for path in (self.key_store, self.key, self.key_password_file) if path)
+
 
 def directory_files(directory: str, setting: str) -> TlsFiles:
     """The files of the folder that *setting* names."""

@@ -39,13 +39,13 @@ def new_authority(name: str, now: datetime) -> Issued:
     """An authority that signs its own certificate."""
     key = ec.generate_private_key(ec.SECP256R1())
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
-    made = (
+    authority = (
         _builder(subject, subject, key.public_key(), now, AUTHORITY_DAYS)
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
         .add_extension(_usage(signs=True), critical=True)
         .sign(key, hashes.SHA256())
     )
-    return Issued(made.public_bytes(Encoding.PEM), _pem(key))
+    return Issued(authority.public_bytes(Encoding.PEM), _pem(key))
 
 
 def new_server(
@@ -62,7 +62,7 @@ def new_server(
     key = ec.generate_private_key(ec.SECP256R1())
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, names[0])])
     uses = [ExtendedKeyUsageOID.SERVER_AUTH, *([ExtendedKeyUsageOID.CLIENT_AUTH] if is_client else [])]
-    made = (
+    certificate = (
         _builder(subject, issuer.subject, key.public_key(), now, days)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(_usage(signs=False), critical=True)
@@ -71,7 +71,7 @@ def new_server(
         .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(signer.public_key()), critical=False)
         .sign(signer, hashes.SHA256())
     )
-    return Issued(made.public_bytes(Encoding.PEM), _pem(key))
+    return Issued(certificate.public_bytes(Encoding.PEM), _pem(key))
 
 
 def is_good_for(certificate: bytes, hosts: Iterable[str], until: datetime) -> bool:

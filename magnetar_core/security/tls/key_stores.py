@@ -59,8 +59,8 @@ def own_certificate(data: bytes, password: str, path: str) -> Own:
         raise ConfigurationError(
             f"{path} has no private key with a certificate; make one with `keytool -genkeypair -keystore {path}`"
         )
-    chain = _chain(store.cert.certificate, [one.certificate for one in store.additional_certs])
-    return Own(b"".join(one.public_bytes(Encoding.PEM) for one in chain), store.key)
+    chain = _chain(store.cert.certificate, [certificate.certificate for certificate in store.additional_certs])
+    return Own(b"".join(certificate.public_bytes(Encoding.PEM) for certificate in chain), store.key)
 
 
 def trusted_certificates(data: bytes, password: str, path: str) -> bytes:
@@ -74,7 +74,7 @@ def trusted_certificates(data: bytes, password: str, path: str) -> bytes:
         )
     if not store.additional_certs:
         raise ConfigurationError(f"{path} has no certificates, so nobody could be trusted")
-    return b"".join(one.certificate.public_bytes(Encoding.PEM) for one in store.additional_certs)
+    return b"".join(certificate.certificate.public_bytes(Encoding.PEM) for certificate in store.additional_certs)
 
 
 def _opened(data: bytes, password: str, path: str) -> PKCS12KeyAndCertificates:

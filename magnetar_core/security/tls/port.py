@@ -74,15 +74,15 @@ class TlsPort:
             host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )
         family, kind, protocol, _, address = addresses[0]
-        made = socket.socket(family, kind, protocol)
+        listening = socket.socket(family, kind, protocol)
         try:
-            made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            made.bind(address)
+            listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listening.bind(address)
         except OSError:
-            made.close()
+            listening.close()
             raise
-        self.serve(made, backlog)
-        return int(made.getsockname()[1])
+        self.serve(listening, backlog)
+        return int(listening.getsockname()[1])
 
     def serve(self, listening: socket.socket, backlog: int) -> None:
         """Accept connections of a bound socket, which is closed at the end."""

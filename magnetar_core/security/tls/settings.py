@@ -53,8 +53,8 @@ class TlsSettings:
         """The block in *config*, a dataclass whose fields have the names of these with *prefix*."""
         own = {prefix + field.name for field in dataclasses.fields(cls)}
         settings = {field.name.removeprefix(prefix): field for field in dataclasses.fields(config) if field.name in own}
-        names = {name: one.metadata["name"] for name, one in settings.items()}
-        return cls(names=names, **{name: getattr(config, one.name) for name, one in settings.items()})
+        names = {name: setting.metadata["name"] for name, setting in settings.items()}
+        return cls(names=names, **{name: getattr(config, setting.name) for name, setting in settings.items()})
 
     @property
     def trust(self) -> tuple[str, str]:

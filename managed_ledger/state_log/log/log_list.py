@@ -20,7 +20,7 @@ import json
 from collections.abc import Collection, Sequence
 from typing import Any, Final, NamedTuple
 
-from magnetar_core.runtime.types import NEWER, Corruption
+from magnetar_core.runtime.types import START_NEWER, Corruption
 
 VERSION: Final = 1
 
@@ -51,7 +51,9 @@ class LogList(NamedTuple):
         return self._replace(term=self.term + 1, leader=leader)
 
     def with_ledger(self, ledger_id: int, first_number: int) -> "LogList":
-        assert all(one.ledger_id != ledger_id and one.first_number <= first_number for one in self.ledgers), self
+        assert all(ledger.ledger_id != ledger_id and ledger.first_number <= first_number for ledger in self.ledgers), (
+            self
+        )
         return self._replace(ledgers=(*self.ledgers, ListedLedger(ledger_id, self.term, first_number)))
 
     def find(self, ledger_id: int) -> ListedLedger | None:
@@ -80,7 +82,9 @@ class LogList(NamedTuple):
 
     def without_ledgers(self, ledger_ids: Sequence[int]) -> "LogList":
         """The list without *ledger_ids*, which are leaving: they are to be deleted."""
-        assert [one.ledger_id for one in self.ledgers[: len(ledger_ids)]] == list(ledger_ids), "from the front only"
+        assert [ledger.ledger_id for ledger in self.ledgers[: len(ledger_ids)]] == list(ledger_ids), (
+            "from the front only"
+        )
         assert len(ledger_ids) < len(self.ledgers), "the last one stays"
         return self._replace(ledgers=self.ledgers[len(ledger_ids) :], leaving=(*self.leaving, *ledger_ids))
 
@@ -108,7 +112,7 @@ def decode_list(data: bytes, place: str) -> LogList:
     try:
         stored = json.loads(data)
         if stored["version"] != VERSION:
-            raise Corruption(f"{place}: version {stored['version']} of the format, expected {VERSION}; {NEWER}")
+            raise Corruption(f"{place}: version {stored['version']} of the format, expected {VERSION}; {START_NEWER}")
         return LogList(
             str(stored["log"]),
             int(stored["term"]),

@@ -15,7 +15,7 @@ import struct
 from typing import Final, NamedTuple
 
 from magnetar_core.bookkeeper.wire.checksum import crc32c
-from magnetar_core.runtime.types import NEWER, Corruption
+from magnetar_core.runtime.types import START_NEWER, Corruption
 from managed_ledger.position import Position
 
 _MAGIC: Final = b"MGSNAP\x00\x01"
@@ -48,7 +48,9 @@ def encode_snapshot(snapshot: Snapshot) -> bytes:
 def decode_snapshot(data: bytes, place: str) -> Snapshot:
     """Raises Corruption, which names *place*."""
     if data.startswith(_MAGIC[:-1]) and data[len(_MAGIC) - 1 : len(_MAGIC)] > _MAGIC[-1:]:
-        raise Corruption(f"{place}: a snapshot of version {data[len(_MAGIC) - 1]}; known is {_MAGIC[-1]}; {NEWER}")
+        raise Corruption(
+            f"{place}: a snapshot of version {data[len(_MAGIC) - 1]}; known is {_MAGIC[-1]}; {START_NEWER}"
+        )
     if len(data) < _FIXED.size or data[: len(_MAGIC)] != _MAGIC:
         raise Corruption(f"{place}: {len(data)} bytes that begin with {data[:8]!r} are no snapshot of version 1")
     _, checksum, ledger_id, entry_id, number, time_ms, term, tokens, size, log = _FIXED.unpack_from(data)

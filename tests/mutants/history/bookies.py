@@ -13,8 +13,8 @@ MENDED = (
         Mutant(
             "history: a change of mode that failed half way counts as made",
             "magnetar_core/bookkeeper/metadata/bookies/register.py",
-            "            if self._is_shown and (read_only, reason) == (self._read_only, self._reason):\n",
-            "            if (read_only, reason) == (self._read_only, self._reason):\n",
+            "            if self._is_shown and (read_only, reason) == (self.read_only, self._reason):\n",
+            "            if (read_only, reason) == (self.read_only, self._reason):\n",
             REGISTER,
         ),
     ),
@@ -81,13 +81,13 @@ MENDED = (
             "history: the file of a log is closed before its name goes",
             "bookie/storage/entry_log/files.py",
             "        with contextlib.suppress(FileNotFoundError):\n"
-            "            self._files.remove(posixpath.join(self._directory, file_name(log_id)))\n"
+            "            self._files.remove(posixpath.join(self.directory, file_name(log_id)))\n"
             "        # After its name: a reader that came in between would open it again, and nobody would "
             "close that.\n"
             "        with self._opening:\n            file = self._open.pop(log_id, None)\n",
             "        with self._opening:\n            file = self._open.pop(log_id, None)\n"
             "        with contextlib.suppress(FileNotFoundError):\n"
-            "            self._files.remove(posixpath.join(self._directory, file_name(log_id)))\n",
+            "            self._files.remove(posixpath.join(self.directory, file_name(log_id)))\n",
             ("tests/unit/bookie/test_parts.py",),
         ),
     ),

@@ -47,9 +47,9 @@ MENDED = (
         Mutant(
             "history: a cumulative ack inside a batch is nothing without parts of batches",
             "broker/topic/reading/acking.py",
-            "            self._pump.cursor.mark_delete(_position_before(self._ledger, position))\n",
+            "            self._pump.cursor.mark_delete(_position_before(self._ledger.ledgers, position))\n",
             "            if not self.keeps_parts:\n                return\n"
-            "            self._pump.cursor.mark_delete(_position_before(self._ledger, position))\n",
+            "            self._pump.cursor.mark_delete(_position_before(self._ledger.ledgers, position))\n",
             ACKING,
         ),
     ),

@@ -12,8 +12,8 @@ MENDED = (
         Mutant(
             "history: a writer does not ask whether its ledger is still its own",
             "magnetar_core/bookkeeper/client/ledger_record.py",
-            "            await self._ledgers.sync()\n        found = await self._read()\n",
-            "            await self._ledgers.sync()\n        return False\n        found = await self._read()\n",
+            "            await self._ledgers.sync()\n        current = await self._read()\n",
+            "            await self._ledgers.sync()\n        return False\n        current = await self._read()\n",
             ("tests/unit/magnetar_core/bookkeeper/client/deciding/test_belief.py",),
         ),
         (catalogued("a new bookie takes the adds of older ledgers"),),

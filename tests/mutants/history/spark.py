@@ -59,7 +59,7 @@ MENDED = (
             FOLLOWER,
             "        handle = self._handle\n"
             "        try:\n"
-            "            held = await handle.last_recoverable_entry()\n"
+            "            held = await handle.last_recoverable_entry(is_certain=True)\n"
             '            self._problem = ""\n'
             "        except NoSuchLedger:\n"
             "            self.is_closed = self.is_gone = True\n"
@@ -77,7 +77,7 @@ MENDED = (
             "        confirmed, now = handle.last_add_confirmed, self._clock.monotonic()",
             "        handle, now = self._handle, self._clock.monotonic()\n"
             "        try:\n"
-            "            held = await handle.last_recoverable_entry()\n"
+            "            held = await handle.last_recoverable_entry(is_certain=True)\n"
             '            self._problem = ""\n'
             "        except NoSuchLedger:\n"
             "            self.is_closed = self.is_gone = True\n"

@@ -5,6 +5,7 @@ Hashes of texts are the same in each run (PYTHONHASHSEED=0), so that a seed is t
 """
 
 import argparse
+import gc
 import importlib
 import json
 import logging
@@ -26,7 +27,7 @@ from tests.simulation.stack.shrinking import read, shrink, spelled
 LIFE_S = 600
 
 # What brokers load when they start: lives that begin in a fork need not do it again.
-LOADED = ("broker.admin.server", "broker.grpc.service")
+LOADED = ("autorecovery.node", "broker.admin.server", "broker.grpc.service")
 
 
 def _live(seed: int, answer: Connection, level: str, without: Sequence[str]) -> None:
@@ -61,6 +62,9 @@ def run(
     out. *show* is given each outcome; it is printed otherwise."""
     for module in LOADED:
         importlib.import_module(module)
+    gc.freeze()
+    # When it comes depends on what else was made, and with it what weak references still have. A life is short.
+    gc.disable()
     context = multiprocessing.get_context("fork")
     waiting = list(reversed(seeds))
     running: dict[Connection, tuple[int, Any, float]] = {}

@@ -9,6 +9,7 @@ of each key in the order of the calls.
 """
 
 import asyncio
+import contextlib
 import random
 from collections import Counter
 from collections.abc import Callable, Coroutine
@@ -18,15 +19,25 @@ import magnetar
 from broker.broker import Broker
 from broker.wire import pulsar_pb2 as wire
 from magnetar.client.errors import TopicError
-from magnetar.testing.simulated.cluster import SimulatedCluster
+from magnetar.testing.simulated.cluster import WEB_PORT, SimulatedCluster
 from magnetar.testing.simulated.loop import Process
 from magnetar_core.runtime.types import MagnetarError
-from managed_ledger.topic_name import TopicName
+from magnetar_core.topics.topic_name import TopicName
+from managed_ledger.records.paths import ledger_path
 from tests.simulation.stack.pulsar_client import OPERATION_S, Consumer, Failed, PulsarClient, Received
 
 T = TypeVar("T")
 
 KEYS: Final = 6
+
+_SCHEMAS: Final = (
+    wire.Schema(name="a", type=wire.Schema.String, schema_data=b""),
+    wire.Schema(
+        name="b",
+        type=wire.Schema.Json,
+        schema_data=b'{"type": "record", "name": "B", "fields": [{"name": "b", "type": "int"}]}',
+    ),
+)
 PATIENCE_S: Final = 180.0
 
 
@@ -35,6 +46,11 @@ class World(Protocol):
 
     cluster: SimulatedCluster
     counts: Counter[str]
+
+    @property
+    def keeps_parts(self) -> bool:
+        """Whether brokers keep which messages of a batch are acknowledged."""
+        ...
 
     @property
     def is_faulty(self) -> bool:
@@ -135,10 +151,13 @@ class Deleted:
             received.add(message.payload.decode())
             message.consumer.acknowledge(message)
 
+        # Each life of the topic has a schema that does not go with the former one.
+        schema = None if self._rng.random() < 0.3 else _SCHEMAS[life % len(_SCHEMAS)]
+        fields = {} if schema is None else {"schema": schema}
         consumer = await client.subscribe(
-            self._topic, "s", wire.CommandSubscribe.Shared, on_message=arrived, name="c", queue=5
+            self._topic, "s", wire.CommandSubscribe.Shared, on_message=arrived, name="c", queue=5, **fields
         )
-        producer = await client.produce(self._topic, f"deleted-{life}")
+        producer = await client.produce(self._topic, f"deleted-{life}", **fields)
         sent = set()
         for number in range(self._rng.randint(1, 30)):
             text = f"{life}:{number}"
@@ -172,8 +191,12 @@ class Deleted:
                     pass
                 return False
             process, broker, _ = owner
+            asking = asyncio.ensure_future(self._ask_statistics(broker, process))
             try:
                 await carried_out(process, delete(broker))
+                await asking
+                if await self._world.cluster.server.root.exists(ledger_path(name.managed_ledger_name)):
+                    self._world.problem(f"{self._topic} is deleted, and there again, though nobody uses it")
             except (MagnetarError, Failed) as error:
                 self._world.note(f"{self._topic} is not deleted: {error!r}")
                 return False
@@ -187,6 +210,17 @@ class Deleted:
                 return
             await asyncio.sleep(1.0)
         self._world.note(f"{self._topic} is deleted")
+
+    async def _ask_statistics(self, broker: Broker, process: Process) -> None:
+        """An operator looks at the topic while it goes."""
+        await asyncio.sleep(self._rng.choice((0.0, 0.0005, 0.002)))
+        path = self._topic.replace("://", "/")
+        with contextlib.suppress(OSError, TimeoutError):
+            async with asyncio.timeout(OPERATION_S):
+                reader, writer = await asyncio.open_connection(process.host, WEB_PORT)
+                writer.write(f"GET /admin/v2/{path}/stats HTTP/1.1\r\nHost: b\r\nConnection: close\r\n\r\n".encode())
+                await reader.read(-1)
+                writer.close()
 
     async def _until(self, done: Callable[[], bool], why: Callable[[], str]) -> None:
         loop = asyncio.get_running_loop()

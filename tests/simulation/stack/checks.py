@@ -120,8 +120,9 @@ def lost_permits(machine: BrokerMachine, clients: Iterable[Consumer], *, are_exa
             permits = known.get((topic, subscription.name, consumer.name))
             if permits is not None and (permits > consumer.permits or (are_exact and permits < consumer.permits)):
                 return (
-                    f"{machine}: {consumer.name} of {subscription.name} may be sent {consumer.permits} messages, and "
-                    f"its client has asked for {permits}"
+                    f"{machine}: {consumer.name} of {subscription.name} of {topic} may be sent {consumer.permits} "
+                    f"messages, and its client has asked for {permits}; there are "
+                    f"{[(each.name, each.consumer_id, each.permits) for each in subscription.consumers]}"
                 )
     return ""
 

@@ -14,8 +14,12 @@ Then the faults stop, all machines are up, and the life goes on until everything
 6. With de-duplication no message is there twice.
    Messages that are delayed do not come early; subscriptions that know no delay get them at once.
 7. What `tests.simulation.stack.checks` says.
-8. A request that is made ANSWERED_S after the faults is answered.
+8. A request that is made ANSWERED_S after the faults is answered; one that was made before, and whose connection is
+   there, too.
 9. Jobs of Spark read what was acknowledged (`tests.simulation.stack.spark_jobs`).
+10. In one session of a consumer nothing comes twice that was not given back; to an exclusive one positions go up.
+11. After a seek to the begin that was answered, all that was there comes again.
+12. What `tests.simulation.stack.remains` says.
 """
 
 import asyncio
@@ -37,19 +41,33 @@ from magnetar.testing.simulated.faults import Faults, unrepaired
 from magnetar.testing.simulated.loop import WALL_MS, Process
 from magnetar.testing.simulated.network import NetworkLoop
 from magnetar.testing.simulated.under_test import drawn_from
+from magnetar_core.topics.topic_name import TopicName
 from managed_ledger.ledgers.topic_record import stored_record
-from managed_ledger.topic_name import TopicName
+from tests.simulation.stack.administered import Aged, Partitioned, Resent, Secret
 from tests.simulation.stack.applications import Deleted, Keyed, Orders
 from tests.simulation.stack.checks import ClosedLedgers, OwnErrors, in_use, losses, lost_permits, undelivered
 from tests.simulation.stack.operators import Operators
 from tests.simulation.stack.pulsar_client import Consumer, Producer, PulsarClient, Received
+from tests.simulation.stack.remains import Circles, lacking, outdated, registered, unnamed
 from tests.simulation.stack.spark_jobs import SparkJobs
-from tests.simulation.stack.special_topics import Chunked, Leaders, Terminated
+from tests.simulation.stack.special_topics import Answered, Chunked, Leaders, Passing, Terminated, Unsubscribed
 
 FAULTS_S: Final = 40.0
 SETTLE_S: Final = 180.0
 ANSWERED_S: Final = 30.0
 
+# How many of the lives have clients that wait for an answer as long as their connection is there, and how long that is.
+PATIENT_SHARE: Final = 0.3
+FOR_EVER_S: Final = 10_000.0
+
+# How many of the subscriptions have consumers that hold what they get until all was received.
+HOLDING_SHARE: Final = 0.15
+
+# How many of the lives have clients that tell brokers of parts of batches where these do not keep them.
+TELLING_SHARE: Final = 0.3
+
+# Virtual seconds after which a life that goes on breaks a rule; most have some hundred.
+LIFE_MAX_S: Final = 3_600.0
 # Applications end within this after the faults.
 ENDED_S: Final = 600.0
 
@@ -93,6 +111,17 @@ OTHERS: Final[Mapping[str, type[Keyed | Deleted | Orders | Chunked | Leaders | T
     "terminated": Terminated,
 }
 
+# Drawn beside those.
+MORE: Final[Mapping[str, type[Partitioned | Secret | Aged | Resent | Answered | Unsubscribed | Passing]]] = {
+    "answered": Answered,
+    "unsubscribed": Unsubscribed,
+    "passing": Passing,
+    "partitioned": Partitioned,
+    "secret": Secret,
+    "aged": Aged,
+    "resent": Resent,
+}
+
 # Those that read what was sent before they had a subscription.
 LATE: Final = frozenset({"keyed", "orders"})
 
@@ -116,6 +145,22 @@ class Subscription:
     received: Counter[str] = field(default_factory=Counter)
     first_of: dict[str, int] = field(default_factory=dict)
     """Producer → the number of its last message that was delivered for the first time."""
+    sought: "_Sought | None" = None
+    """The last seek that is done, as its broker said."""
+    seeks: list["_Sought"] = field(default_factory=list)
+    """Those that are under way."""
+
+
+@dataclass
+class _Sought:
+    """A seek to the begin, and what came after it."""
+
+    consumer: Consumer
+    session: int
+    """In which it was asked for: what comes in it does not count."""
+    before: frozenset[str]
+    """What had been acknowledged to producers."""
+    received: set[str] = field(default_factory=set)
 
 
 class Life:
@@ -158,10 +203,13 @@ class Life:
             mark_delete_rate=rng.choice((1.0, 100.0)),
             batch_index_acks=rng.random() < 0.5,
             cache_mbytes=rng.choice((0, 64)),
+            expiry_check_minutes=1,
         )
         self.deduplicates = rng.random() < 0.3
         self.operation_s = rng.choice((2.0, 30.0, 30.0))
         """How long clients wait for the answer to a request. What is answered later, they ask again."""
+        if random.Random(f"{seed}/patience").random() < PATIENT_SHARE:
+            self.operation_s = FOR_EVER_S
         config = replace(config, deduplication=self.deduplicates)
         self.config = config
         for _ in range(rng.randint(1, 3)):
@@ -170,6 +218,7 @@ class Life:
         self.faults = Faults(self.cluster, rng, self.note, leave_out=numbers)
         self.operators = Operators(self.cluster, config.cluster_name, self.note)
         self.faults.events += [self.seek, self.begin_anew, self.change_policies]
+        self._tells_parts = self.keeps_parts or random.Random(f"{seed}/parts").random() < TELLING_SHARE
         self._has_healed = False
         self._healed_s = math.inf
         self.sent: dict[str, dict[str, tuple[int, int]]] = {}
@@ -177,15 +226,21 @@ class Life:
         self.due_ms: dict[str, int] = {}
         """Message → when it may be delivered to a Shared or Key_Shared subscription; none: at once."""
         self.unsure: Counter[str] = Counter()
+        self.held: list[Received] = []
+        """What is acknowledged when all was received."""
+        self.is_received = False
         self.subscriptions: list[Subscription] = []
         self.producers: list[tuple[str, Producer]] = []
         self.clients: list[Process] = []
+        self._pulsar_clients: list[PulsarClient] = []
         self._leaving: list[asyncio.Task[None]] = []
         self.spark: SparkJobs | None = None
         self._applications: list[str] = []
         self.problems: list[str] = []
         self.ledgers = ClosedLedgers(self.cluster, self.problem)
         self.errors = OwnErrors(self.problem)
+        self._circles = Circles(self.cluster)
+        self._inspector = Process("inspector")
 
     @classmethod
     def of(cls, seed: int, without: Collection[str] = ()) -> "Life":
@@ -207,7 +262,7 @@ class Life:
 
     def _live(self) -> None:
         try:
-            self.loop.run_until_complete(self.run())
+            self.loop.run_until_complete(self._run_to_the_end())
         except BaseException as error:
             self.note(f"{type(error).__name__}: {error}")
             raise
@@ -227,10 +282,18 @@ class Life:
 
     # -------------------------------------------------------------------------------- the life
 
+    async def _run_to_the_end(self) -> None:
+        life = self.run()
+        running = asyncio.ensure_future(life)
+        if not (await asyncio.wait([running], timeout=LIFE_MAX_S))[0]:
+            raise Broken(f"the life does not end, and waits in {' < '.join(reversed(_waiting_in(life)))}")
+        await running
+
     async def run(self) -> None:
         self.loop.set_exception_handler(self.errors.on_loop)
         logging.getLogger().addHandler(self.errors)
         await self.cluster.start()
+        self.cluster.network.add(self._inspector)
         self.note(
             f"{len(self.cluster.bookies)} bookies, {len(self.cluster.brokers)} brokers, {self.config.ensemble_size}/"
             f"{self.config.write_quorum}/{self.config.ack_quorum}, sessions of {self.cluster.server.session_s} s"
@@ -254,7 +317,8 @@ class Life:
             for task in ended:
                 task.result()
             if endless:
-                raise Broken(f"{sorted(running[task] for task in endless)} do not end after the faults")
+                names = sorted(running[task] for task in endless)
+                raise Broken(f"{names} do not end after the faults; unanswered: {self._unanswered_now()}")
         await self._settle()
         if len(self.cluster.bookies) > self.config.ensemble_size and self.rng.random() < REPLACED_SHARE:
             await self._replace_all()
@@ -272,6 +336,9 @@ class Life:
         others = sorted(OTHERS if self.keeps else OTHERS.keys() - LATE)
         for name in self.rng.sample(others, self.rng.choice((0, 1, 2, 3))):
             drawn[name] = OTHERS[name](self, f"{TENANT}/{name}", random.Random(f"{self.seed}/{name}")).run
+        more = random.Random(f"{self.seed}/more")
+        for name in more.sample(sorted(MORE), more.choice((0, 1, 2, 3))):
+            drawn[name] = MORE[name](self, f"{TENANT}/{name}", random.Random(f"{self.seed}/{name}")).run
         self._applications = list(drawn)
         return drawn
 
@@ -290,7 +357,14 @@ class Life:
 
     def _client(self, rng: random.Random) -> PulsarClient:
         urls = [machine.url for machine in self.cluster.brokers]
-        return PulsarClient(urls, rng, self.operation_s, on_unanswered=self._unanswered)
+        client = PulsarClient(urls, rng, self.operation_s, on_unanswered=self._unanswered)
+        self._pulsar_clients.append(client)
+        return client
+
+    def _unanswered_now(self) -> list[str]:
+        """Some requests that have waited for ANSWERED_S."""
+        since_s = self.loop.time() - ANSWERED_S
+        return [what for client in self._pulsar_clients for what in client.unanswered(since_s)][:3]
 
     def _unanswered(self, request: str, began_s: float) -> None:
         """Rule 8."""
@@ -314,7 +388,7 @@ class Life:
                 worker = _Worker(self, subscription, random.Random(f"{self.seed}/{number}/{at}/{place}"))
                 come = partial(
                     self._client(rng).subscribe, topic, subscription.name, TYPES[kind], on_message=worker.take,
-                    name=f"c{at}-{place}", queue=rng.choice((1, 10, 100)), index_acks=self.config.batch_index_acks,
+                    name=f"c{at}-{place}", queue=rng.choice((1, 10, 100)), index_acks=self._tells_parts,
                 )  # fmt: skip
                 subscription.consumers.append(await come())
                 leaving = random.Random(f"{self.seed}/{number}/{at}/{place}/leaves")
@@ -370,12 +444,24 @@ class Life:
     def is_faulty(self) -> bool:
         return not self._has_healed
 
+    @property
+    def keeps_parts(self) -> bool:
+        return self.config.batch_index_acks
+
     def seek(self) -> None:
         alone = [each for each in self.subscriptions if each.kind == "exclusive" and each.consumers]
         if alone:
             subscription = self.rng.choice(alone)
+            consumer = subscription.consumers[0]
             self.note(f"{subscription.name} of {subscription.topic} seeks its begin")
-            subscription.consumers[0].seek_begin()
+            consumer.process.run(self._seek(subscription, consumer))
+
+    async def _seek(self, subscription: Subscription, consumer: Consumer) -> None:
+        sought = _Sought(consumer, consumer.session, frozenset(self.sent[subscription.topic]))
+        subscription.seeks.append(sought)
+        if await consumer.seek_begin():
+            subscription.sought = sought
+        subscription.seeks.remove(sought)
 
     def begin_anew(self) -> None:
         consumers = [consumer for subscription in self.subscriptions for consumer in subscription.consumers]
@@ -410,6 +496,10 @@ class Life:
                 raise Broken(f"does not settle: {problem}")
             await asyncio.sleep(1.0)
         self.note("everything was received")
+        self.is_received = True
+        for received in self.held:
+            received.consumer.process.call(received.consumer.acknowledge, received)
+        self.held.clear()
 
     def _unsettled(self) -> str:
         for _, producer in self.producers:
@@ -424,6 +514,10 @@ class Life:
                     f"{[self.sent[subscription.topic][text] for text in missing[:5]]}; "
                     f"{[(c.name, c.connection is not None, c.refusals[-2:]) for c in subscription.consumers]}"
                 )
+            sought = subscription.sought if self.keeps else None
+            again = [] if sought is None else sorted(sought.before - sought.received)
+            if again:
+                return f"{subscription.name} of {subscription.topic} did not get {again[:5]} again after its seek"
         return ""
 
     async def _check(self) -> None:
@@ -446,8 +540,18 @@ class Life:
             if self.loop.time() > deadline_s:
                 raise Broken(problem)
             await asyncio.sleep(2.0)
+        self.counts["calls"], self.counts["requests"] = round(self._circles.calls), round(self._circles.requests)
+        strangers = await unnamed(self.cluster)
+        if strangers and not self._may_leave_ledgers:
+            self.problem(f"{len(strangers)} ledgers that nobody names: {strangers[:3]}")
         if self.problems:
             raise Broken("; ".join(self.problems))
+
+    @property
+    def _may_leave_ledgers(self) -> bool:
+        """Whether a broker ended, or did not hear an answer, between a ledger and what names it."""
+        kills = sum(len(machine.processes) > 1 for machine in self.cluster.brokers)
+        return kills > 0 or self.cluster.server.unheard > 0
 
     async def _left(self) -> str:
         """What is in use at the end although nothing is under way; empty if there is nothing."""
@@ -455,11 +559,24 @@ class Life:
             used = in_use(machine) or undelivered(machine, self.sent) or self._permits(machine)
             if used:
                 return used
-        return await unrepaired(self.cluster) or await losses(self.cluster) or await self._consumed_ledgers()
+        now_s = self.loop.time()
+        if now_s > self._healed_s + ANSWERED_S:
+            waiting = self._unanswered_now()
+            if waiting:
+                return f"requests are not answered: {waiting}"
+        return (
+            await unrepaired(self.cluster)
+            or await losses(self.cluster)
+            or await self._consumed_ledgers()
+            or await registered(self.cluster)
+            or await outdated(self.cluster)
+            or await lacking(self.cluster, self._inspector)
+            or await self._circles.look()
+        )
 
     def _permits(self, machine: BrokerMachine) -> str:
         consumers = [consumer for subscription in self.subscriptions for consumer in subscription.consumers]
-        return lost_permits(machine, consumers, are_exact=not self.config.batch_index_acks)
+        return lost_permits(machine, consumers, are_exact=not self._tells_parts)
 
     async def _consumed_ledgers(self) -> str:
         """Ledgers that nobody needs and that stay; empty if there are none."""
@@ -482,10 +599,14 @@ class Life:
             received.consumer.acknowledge(received)
 
         process, client = self.client("reader")
-        subscribing = client.subscribe(
-            topic, "reader", TYPES["exclusive"], on_message=arrived, name="reader", queue=1000, durable=False
-        )
-        reader = await process.run(subscribing)
+        make = partial(Consumer, client, topic, "reader", TYPES["exclusive"], on_message=arrived, name="reader")
+        reader = process.call(partial(make, queue=1000, durable=False))
+        process.call(reader.start)
+        try:
+            async with asyncio.timeout(SETTLE_S):
+                await process.run(reader.ready.wait())
+        except TimeoutError:
+            raise Broken(f"{topic}: a reader is not subscribed: {reader.refusals[-3:]}") from None
         deadline_s = self.loop.time() + SETTLE_S
         while missing := [text for text in sent if text not in there]:
             if self.loop.time() > deadline_s:
@@ -508,8 +629,41 @@ class _Worker:
         self._subscription = subscription
         self._rng = rng
         self._habit = rng.choice(("at once", "late", "some come again"))
+        # Who holds all that it gets until it has all: nothing but the end of a limit lets it go on.
+        holding = random.Random(f"{life.seed}/{subscription.topic}/{subscription.name}")
+        if holding.random() < HOLDING_SHARE and subscription.kind != "key_shared":  # where keys wait for acks
+            self._habit = "hold"
         self._ordered = subscription.kind in ("exclusive", "failover")
         self._cumulative = self._ordered and rng.random() < 0.4
+        self._session: tuple[Consumer, int] | None = None
+        self._came: set[tuple[int, int, int]] = set()
+        """What came in this session."""
+        self._given_back: set[tuple[int, int]] = set()
+        """Entries of which something was given back in it: they may come again. To an exclusive consumer all may."""
+        self._last = (-1, -1, -1)
+
+    def _note_order(self, received: Received) -> None:
+        """Rule 10."""
+        if self._subscription.kind == "failover":  # who is active no more and again gets what it had
+            return
+        if (received.consumer, received.session) != self._session:
+            self._session, self._last = (received.consumer, received.session), (-1, -1, -1)
+            self._came.clear()
+            self._given_back.clear()
+        place = received.id[:3]
+        what = f"{self._subscription.kind} {self._subscription.topic}: {received.payload.decode()} at {place}"
+        is_alone = self._subscription.kind == "exclusive"
+        may_come_again = bool(self._given_back) if is_alone else place[:2] in self._given_back
+        if place in self._came and not may_come_again:
+            self._life.problem(f"{what} comes twice in a session, and was not given back")
+        if is_alone and place < self._last and not may_come_again:
+            self._life.problem(f"{what} comes after {self._last} in one session")
+        self._came.add(place)
+        self._last = max(self._last, place)
+
+    def _give_back(self, received: Received) -> None:
+        self._given_back.add(received.id[:2])
+        received.consumer.redeliver([received])
 
     def take(self, received: Received) -> None:
         text = received.payload.decode()
@@ -520,15 +674,30 @@ class _Worker:
         if not self._ordered and early_ms > EARLY_MS_MAX:
             life.problem(f"{subscription.kind} {subscription.topic}: {text} comes {early_ms} ms before its time")
         subscription.received[text] += 1
+        self._note_order(received)
+        for sought in filter(None, (*subscription.seeks, subscription.sought)):
+            if received.consumer is not sought.consumer or received.session > sought.session:
+                sought.received.add(text)
         name, _, number = text.rpartition(":")
         if is_first and self._ordered:
             last = subscription.first_of.get(name, -1)
             if int(number) < last and text not in life.unsure:
                 life.problem(f"{subscription.kind} {subscription.topic}: {text} comes after {name}:{last}")
             subscription.first_of[name] = max(last, int(number))
-        if life.is_faulty and self._habit == "some come again" and self._rng.random() < 0.1 and not self._cumulative:
-            received.consumer.redeliver([received])
+        if self._habit == "hold" and not life.is_received:
+            life.held.append(received)
+        elif life.is_faulty and self._habit == "some come again" and self._rng.random() < 0.1 and not self._cumulative:
+            self._give_back(received)
         elif self._habit == "late" and not self._cumulative:
             life.loop.call_later(self._rng.choice((0.0, 0.1, 3.0)), lambda: received.consumer.acknowledge(received))
         else:
             received.consumer.acknowledge(received, cumulative=self._cumulative)
+
+
+def _waiting_in(work: Any) -> list[str]:
+    """The functions in which a coroutine waits, with their lines; the outermost first."""
+    functions = []
+    while (frame := getattr(work, "cr_frame", None)) is not None:
+        functions.append(f"{frame.f_code.co_name}:{frame.f_lineno}")
+        work = work.cr_await
+    return functions

@@ -15,6 +15,7 @@ from typing import Any, Final, NamedTuple
 
 from broker.wire import pulsar_pb2 as wire
 from broker.wire.frames import command, parse_frame, payload_frame
+from magnetar.testing.simulated.loop import PROCESS
 from magnetar_core.bookkeeper.wire.framing import FrameSplitter
 from managed_ledger.messages import encode_entry, messages_of
 from managed_ledger.messages_pb2 import MessageIdData, MessageMetadata, SingleMessageMetadata
@@ -47,6 +48,8 @@ class _Connection:
         self._reader = reader
         self._writer = writer
         self._requests: dict[int, asyncio.Future[wire.BaseCommand]] = {}
+        self._asked: dict[int, tuple[str, float]] = {}
+        """What was asked, and when."""
         self._waiting: set[int] = set()
         """Requests of producers that wait for others to go: the broker has said so."""
         self._greeting: asyncio.Future[wire.BaseCommand] = asyncio.get_running_loop().create_future()
@@ -76,17 +79,27 @@ class _Connection:
         self._requests[request_id] = answer
         self.write(command(kind, request_id=request_id, **fields))
         began_s = asyncio.get_running_loop().time()
+        self._asked[request_id] = f"{wire.BaseCommand.Type.Name(kind)} {fields}", began_s
         try:
             async with asyncio.timeout(self._client.operation_s):
                 return await asyncio.shield(answer)
         except TimeoutError:
             if request_id in self._waiting:
                 return await answer
-            self._client.on_unanswered(f"{wire.BaseCommand.Type.Name(kind)} {fields}", began_s)
+            self._client.on_unanswered(*self._asked[request_id])
             raise
         finally:
             self._requests.pop(request_id, None)
+            self._asked.pop(request_id, None)
             self._waiting.discard(request_id)
+
+    def unanswered(self, since_s: float) -> list[str]:
+        """Requests of before *since_s* that wait for their answer; not those of which the broker has said so."""
+        return [
+            what
+            for request_id, (what, began_s) in self._asked.items()
+            if began_s < since_s and request_id not in self._waiting and not self.is_closed
+        ]
 
     async def _ping(self) -> None:
         loop = asyncio.get_running_loop()
@@ -136,7 +149,9 @@ class _Connection:
         answer = self._requests.get(getattr(body, "request_id", -1))
         if answer is None or answer.done() or body is None:
             return
-        if made.type == _T.ERROR:
+        if made.type == _T.ACK_RESPONSE and made.ackResponse.HasField("error"):
+            answer.set_exception(Failed(made.ackResponse.message, made.ackResponse.error))
+        elif made.type == _T.ERROR:
             answer.set_exception(Failed(made.error.message, made.error.error))
         elif made.type == _T.PRODUCER_SUCCESS and not made.producer_success.producer_ready:
             self._waiting.add(made.producer_success.request_id)
@@ -178,6 +193,11 @@ class PulsarClient:
         self._connections: dict[str, asyncio.Future[_Connection]] = {}
         self._numbers = 0
 
+    def unanswered(self, since_s: float) -> list[str]:
+        """Requests of before *since_s* that still wait for their answer, over connections that are there."""
+        made = [each.result() for each in self._connections.values() if each.done() and not each.exception()]
+        return [what for connection in made for what in connection.unanswered(since_s)]
+
     def number(self) -> int:
         self._numbers += 1
         return self._numbers
@@ -213,6 +233,17 @@ class PulsarClient:
                 return url
         raise Failed("too many redirects")
 
+    async def partitions(self, topic: str) -> int:
+        """How many partitions *topic* has; 0: none, or nobody could say."""
+        try:
+            connection = await self.connect(self.rng.choice(self.urls))
+            made = await connection.ask(
+                _T.PARTITIONED_METADATA, self.number(), topic=topic, metadata_auto_creation_enabled=False
+            )
+        except (OSError, TimeoutError, Failed):
+            return 0
+        return int(made.partitionMetadataResponse.partitions)
+
     async def subscribe(self, topic: str, subscription: str, kind: int, **options: Any) -> "Consumer":
         """Returns when it is subscribed for the first time. Raises Failed where it is refused for good."""
         consumer = Consumer(self, topic, subscription, kind, **options)
@@ -236,7 +267,10 @@ class _Attached(abc.ABC):
         self.client = client
         self.topic = topic
         self.id = client.number()
+        self.process = PROCESS.get()
         self.connection: _Connection | None = None
+        self._left: _Connection | None = None
+        """The connection over which it has begun anew."""
         self.is_closed = False
         self.ready = asyncio.Event()
         self._lost = asyncio.Event()
@@ -252,13 +286,20 @@ class _Attached(abc.ABC):
             try:
                 connection = await self.client.connect(await self.client.locate(self.topic))
                 await self._attach(connection)
+                self._left = None
                 tries = 0
                 self.ready.set()
                 await self._lost.wait()
+                if connection.is_closed and not self.is_closed:
+                    await asyncio.sleep(BACKOFF_S[0])
             except (OSError, TimeoutError, Failed) as error:
                 self.refusals = [*self.refusals[-9:], f"{error!r}"]
                 await asyncio.sleep(BACKOFF_S[min(tries, len(BACKOFF_S) - 1)] * self.client.rng.uniform(0.9, 1.0))
                 tries += 1
+
+    def leave_be(self) -> None:
+        """It stays attached, and does not come again when it is lost."""
+        self._task.cancel()
 
     @abc.abstractmethod
     async def _attach(self, connection: _Connection) -> None:
@@ -269,8 +310,16 @@ class _Attached(abc.ABC):
         old one by now. What comes for it meanwhile is forgotten."""
         connection = self.connection
         if connection is not None:
+            self._left = connection
             self._of(connection).pop(self.id, None)
             self.lost(connection)
+
+    def _let_go(self) -> _Connection | None:
+        """The connection over which it has to be closed: the broker may have it, though it has begun anew."""
+        self.is_closed = True
+        self._task.cancel()
+        connection, self.connection = self.connection, None
+        return connection or (None if self._left is None or self._left.is_closed else self._left)
 
     @abc.abstractmethod
     def _of(self, connection: _Connection) -> dict[int, Any]:
@@ -300,11 +349,20 @@ class Producer(_Attached):
     """Sends entries of one message or of a batch."""
 
     def __init__(
-        self, client: PulsarClient, topic: str, name: str, *, timeout_s: float = 30.0, access: int = 0
+        self,
+        client: PulsarClient,
+        topic: str,
+        name: str,
+        *,
+        timeout_s: float = 30.0,
+        access: int = 0,
+        **fields: Any,
     ) -> None:
+        """*fields*: more of its command."""
         super().__init__(client, topic)
         self.name = name
         self._access = access
+        self._fields = fields
         self._timeout_s = timeout_s
         self._next_sequence_id = 0
         self._epoch = 0
@@ -322,6 +380,7 @@ class Producer(_Attached):
             made = await connection.ask(
                 _T.PRODUCER, self.client.number(), topic=self.topic, producer_id=self.id, producer_name=self.name,
                 epoch=self._epoch, user_provided_producer_name=True, producer_access_mode=self._access, **epoch,
+                **self._fields,
             )  # fmt: skip
         except Failed as error:
             connection.producers.pop(self.id, None)
@@ -350,6 +409,16 @@ class Producer(_Attached):
     def waiting(self) -> int:
         return len(self._pending)
 
+    @property
+    def sequence_id(self) -> int:
+        """Of the next message. An application may begin again with an earlier one."""
+        return self._next_sequence_id
+
+    @sequence_id.setter
+    def sequence_id(self, sequence_id: int) -> None:
+        assert not self._pending, "the answers go by their order"
+        self._next_sequence_id = sequence_id
+
     def send_chunks(self, pieces: list[bytes]) -> "list[asyncio.Future[tuple[int, int]]]":
         """A message in chunks, which have one sequence id."""
         uuid = f"{self.name}-{self._next_sequence_id}"
@@ -374,10 +443,8 @@ class Producer(_Attached):
             return answer
         first = self._next_sequence_id
         self._next_sequence_id += len(payloads)
-        metadata = MessageMetadata(
-            producer_name=self.name, sequence_id=first, publish_time=int(asyncio.get_running_loop().time() * 1000) + 1,
-            **fields,
-        )  # fmt: skip
+        fields.setdefault("publish_time", int(asyncio.get_running_loop().time() * 1000) + 1)
+        metadata = MessageMetadata(producer_name=self.name, sequence_id=first, **fields)
         if len(payloads) == 1:
             if key:
                 metadata.partition_key = key
@@ -401,10 +468,8 @@ class Producer(_Attached):
 
     async def close(self) -> None:
         """What is not acknowledged fails."""
-        self.is_closed = True
-        self._task.cancel()
+        connection = self._let_go()
         self._fail("closed")
-        connection, self.connection = self.connection, None
         if connection is not None:
             connection.producers.pop(self.id, None)
             await _close(connection, _T.CLOSE_PRODUCER, self.client.number(), producer_id=self.id)
@@ -435,6 +500,12 @@ class Producer(_Attached):
     def refused(self, error: Any) -> None:
         if error.error == wire.TopicTerminatedError:
             self._end("the topic is terminated")
+        elif error.error == wire.NotAllowedError and self._pending:
+            pending = self._pending.popleft()
+            assert pending.sequence_id == error.sequence_id, "the answers go by their order"
+            if not pending.answer.done():
+                pending.answer.set_exception(Failed(error.message, error.error))
+                pending.answer.exception()
         elif self.connection is not None:
             self.connection.close()
 
@@ -515,7 +586,9 @@ class Consumer(_Attached):
         index_acks: bool = False,
         latest: bool = False,
         compacted: bool = False,
+        **fields: Any,
     ) -> None:
+        """*fields*: more of its command."""
         super().__init__(client, topic)
         self.subscription = subscription
         self.name = name
@@ -525,6 +598,7 @@ class Consumer(_Attached):
         self._durable = durable
         self._index_acks = index_acks
         self._compacted = compacted
+        self._fields = fields
         self._initial = wire.CommandSubscribe.Latest if latest else wire.CommandSubscribe.Earliest
         self._given = 0
         self._is_subscribed = False
@@ -557,6 +631,7 @@ class Consumer(_Attached):
                 _T.SUBSCRIBE, self.client.number(), topic=self.topic, subscription=self.subscription,
                 subType=self._kind, consumer_id=self.id, consumer_name=self.name, durable=self._durable,
                 initialPosition=self._initial, read_compacted=self._compacted, **options,
+                **self._fields,
             )  # fmt: skip
         except BaseException:
             connection.consumers.pop(self.id, None)
@@ -598,26 +673,53 @@ class Consumer(_Attached):
 
     def acknowledge(self, received: Received, *, cumulative: bool = False) -> bool:
         """Whether it was sent; not over another connection than that which brought the message."""
-        if self.connection is None or received.session != self.session:
+        message_id = self._acknowledged(received, cumulative=cumulative)
+        if message_id is None or self.connection is None:
             return False
+        kind = wire.CommandAck.Cumulative if cumulative else wire.CommandAck.Individual
+        self.connection.write(command(_T.ACK, consumer_id=self.id, ack_type=kind, message_id=[message_id]))
+        return True
+
+    async def acknowledge_answered(self, received: Received, *, cumulative: bool = False) -> bool:
+        """Whether the broker says that it is done. It is told of parts of batches whether it keeps them or not."""
+        connection = self.connection
+        message_id = self._acknowledged(received, cumulative=cumulative, keeps=False)
+        if message_id is None or connection is None:
+            return False
+        kind = wire.CommandAck.Cumulative if cumulative else wire.CommandAck.Individual
+        try:
+            await connection.ask(
+                _T.ACK, self.client.number(), consumer_id=self.id, ack_type=kind, message_id=[message_id]
+            )
+        except (Failed, TimeoutError):
+            return False
+        return True
+
+    def _acknowledged(self, received: Received, *, cumulative: bool, keeps: bool = True) -> MessageIdData | None:
+        """What the broker has to be told; None: nothing. *keeps*: the client keeps parts of a batch to itself where the
+        broker does not know them."""
+        if self.connection is None or received.session != self.session:
+            return None
         ledger_id, entry_id, index, size = received.id
         message_id = MessageIdData(ledgerId=ledger_id, entryId=entry_id)
         if index >= 0 and not cumulative:
             batch = self._batches.get((ledger_id, entry_id))
             if batch is None:
-                return False
+                return None
             batch.left.discard(index)
-            if batch.left:
-                if not self._index_acks:
-                    return True  # the whole is acknowledged when all of it is
-                message_id.ack_set.extend(_ack_set({index}, size))
-            else:
+            if not batch.left:
                 del self._batches[ledger_id, entry_id]
+                return message_id
+            if keeps and not self._index_acks:
+                return None  # the whole is acknowledged when all of it is
+            message_id.ack_set.extend(_ack_set({index}, size))
         elif index >= 0 and index < size - 1:
-            return False  # the official clients acknowledge the entry before it; nothing is fine, too
-        kind = wire.CommandAck.Cumulative if cumulative else wire.CommandAck.Individual
-        self.connection.write(command(_T.ACK, consumer_id=self.id, ack_type=kind, message_id=[message_id]))
-        return True
+            if keeps:
+                return None  # the official clients acknowledge the entry before it; nothing is fine, too
+            message_id.ack_set.extend(_ack_set(set(range(index + 1)), size))
+        if message_id.ack_set:
+            message_id.batch_size = size
+        return message_id
 
     def redeliver(self, received: list[Received]) -> None:
         """Negative acknowledgements."""
@@ -631,18 +733,36 @@ class Consumer(_Attached):
                 self._batches.pop((each.id.ledger_id, each.id.entry_id), None)
             self.connection.write(command(_T.REDELIVER_UNACKNOWLEDGED_MESSAGES, consumer_id=self.id, message_ids=ids))
 
-    def seek_begin(self) -> None:
-        """Nobody waits for the answer: the broker ends the consumer's connection to its topic, and it comes again."""
-        if self.connection is not None:
-            begin = MessageIdData(ledgerId=2**64 - 1, entryId=2**64 - 1)
-            self.connection.write(
-                command(_T.SEEK, consumer_id=self.id, request_id=self.client.number(), message_id=begin)
-            )
-
-    async def close(self) -> None:
+    async def unsubscribe(self) -> bool:
+        """Whether the broker says that the subscription is removed; then the consumer is closed."""
+        connection = self.connection
+        if connection is None:
+            return False
+        try:
+            await connection.ask(_T.UNSUBSCRIBE, self.client.number(), consumer_id=self.id)
+        except (Failed, TimeoutError):
+            return False
         self.is_closed = True
         self._task.cancel()
-        connection, self.connection = self.connection, None
+        connection.consumers.pop(self.id, None)
+        self.connection = None
+        return True
+
+    async def seek_begin(self) -> bool:
+        """Whether it is done, as the broker says. The broker ends the consumer's connection to its topic meanwhile, and
+        it comes again."""
+        connection = self.connection
+        if connection is None:
+            return False
+        begin = MessageIdData(ledgerId=2**64 - 1, entryId=2**64 - 1)
+        try:
+            await connection.ask(_T.SEEK, self.client.number(), consumer_id=self.id, message_id=begin)
+        except (Failed, TimeoutError):
+            return False
+        return True
+
+    async def close(self) -> None:
+        connection = self._let_go()
         if connection is not None:
             connection.consumers.pop(self.id, None)
             await _close(connection, _T.CLOSE_CONSUMER, self.client.number(), consumer_id=self.id)

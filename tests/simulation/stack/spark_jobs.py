@@ -25,8 +25,8 @@ from magnetar_core.bookkeeper.client.client import BookKeeper
 from magnetar_core.bookkeeper.client.config import ClientConfig
 from magnetar_core.bookkeeper.metadata.stores.store import MetadataStore
 from magnetar_core.runtime.types import MagnetarError
+from magnetar_core.topics.topic_name import TopicName
 from managed_ledger.messages import messages_of
-from managed_ledger.topic_name import TopicName
 from tests.simulation.stack.applications import World
 
 READ_BYTES: Final = 64 * 1024

@@ -5,6 +5,10 @@
 were stored; when the faults are over, each has its turn.
 `Terminated`: a topic that is terminated. Nothing is stored behind the position that this answers; producers and
 consumers are told.
+`Answered`: acknowledgements that ask for an answer, in each form. When the faults are over, exactly what was not
+acknowledged comes again to who leaves and comes again.
+`Unsubscribed`: subscriptions that are removed and made again. Who has a subscription gets what is stored from then on.
+`Passing`: a topic that is not persistent. When the faults are over, who is there gets what is sent.
 """
 
 import asyncio
@@ -264,3 +268,172 @@ class Terminated:
         self._world.counts["terminated"] += 1
         self._world.note(f"{topic} is terminated at {last}")
         return last
+
+
+class Answered:
+    def __init__(self, world: World, topic: str, rng: random.Random) -> None:
+        self._world = world
+        self._topic = topic
+        self._rng = rng
+        self._received: list[Received] = []
+
+    async def run(self) -> None:
+        process, client = self._world.client("answered")
+        await process.run(self._live(client))
+
+    async def _come(self, client: PulsarClient) -> Consumer:
+        self._received.clear()
+        return await client.subscribe(self._topic, "s", EXCLUSIVE, on_message=self._received.append, name="c")
+
+    async def _live(self, client: PulsarClient) -> None:
+        rng = self._rng
+        producer = await client.produce(self._topic, "p")
+        consumer = await self._come(client)
+        count = 0
+        while self._world.is_faulty:
+            count += 1
+            with contextlib.suppress(Failed):
+                await producer.send([b"%d/%d" % (count, number) for number in range(rng.choice((1, 4)))])
+            if self._received:
+                is_done = await consumer.acknowledge_answered(rng.choice(self._received), cumulative=rng.random() < 0.5)
+                self._world.counts["answered"] += is_done
+            if rng.random() < 0.1:
+                await consumer.close()
+                consumer = await self._come(client)
+            await asyncio.sleep(rng.expovariate(1 / 0.3))
+        await consumer.close()
+        await self._try(client, producer)
+        await producer.close()
+
+    async def _try(self, client: PulsarClient, producer: Producer) -> None:
+        """Nothing else happens any more; the broker stays."""
+        rng = self._rng
+        consumer = await self._come(client)
+        sent = [f"{number}/{index}" for number in ("a", "b", "c", "d") for index in range(4)]
+        for at in range(0, len(sent), 4):
+            await producer.send([text.encode() for text in sent[at : at + 4]])
+        await until(
+            lambda: self._texts() >= set(sent), self._world, lambda: f"{self._topic}: {self._texts()} of {sent} came"
+        )
+        by_text = {received.payload.decode(): received for received in self._received}
+        if not by_text.keys() >= set(sent):
+            return
+        kept_parts = self._world.keeps_parts
+        first = rng.randrange(3, 10)
+        done: set[str] = set()
+        if await consumer.acknowledge_answered(by_text[sent[first]], cumulative=True):
+            done.update(sent[: first + 1])
+        single = rng.choice(sent[12:])
+        if await consumer.acknowledge_answered(by_text[single]):
+            done.add(single)
+        if not kept_parts:  # what counts is whole batches
+            done = {text for text in done if all(f"{text[0]}/{index}" in done for index in range(4))}
+        await consumer.close()
+        consumer = await self._come(client)
+        await until(
+            lambda: self._texts() >= set(sent) - done, self._world,
+            lambda: f"{self._topic}: {sorted(set(sent) - done - self._texts())} do not come again",
+        )  # fmt: skip
+        again = self._texts() & done
+        if again:
+            self._world.problem(f"{self._topic}: {sorted(again)} were acknowledged up to {sent[first]}, and come again")
+        await consumer.close()
+
+    def _texts(self) -> set[str]:
+        return {received.payload.decode() for received in self._received}
+
+
+class Unsubscribed:
+    def __init__(self, world: World, topic: str, rng: random.Random) -> None:
+        self._world = world
+        self._topic = topic
+        self._rng = rng
+
+    async def run(self) -> None:
+        await asyncio.gather(*(self._come_and_go(number) for number in range(2)))
+
+    async def _come_and_go(self, number: int) -> None:
+        process, client = self._world.client(f"unsubscribed-{number}")
+        await process.run(self._live(client, number))
+
+    async def _live(self, client: PulsarClient, number: int) -> None:
+        """In turn a name of its own, and one that both have; either may take that from the other."""
+        rng = self._rng
+        producer = await client.produce(self._topic, f"p{number}")
+        turn = 0
+        is_last = False
+        while not is_last:
+            is_last = not self._world.is_faulty
+            turn += 1
+            name = f"own-{number}" if is_last else rng.choice(("common", f"own-{number}"))
+            received: set[str] = set()
+
+            def arrived(message: Received, received: set[str] = received) -> None:
+                received.add(message.payload.decode())
+                message.consumer.acknowledge(message)
+
+            consumer = await client.subscribe(
+                self._topic, name, SHARED, on_message=arrived, name=f"c{number}", latest=True
+            )
+            sent: set[str] = set()
+            for count in range(rng.randint(1, 5)):
+                text = f"{number}/{turn}/{count}"
+                with contextlib.suppress(Failed):
+                    await producer.send([text.encode()])
+                    sent.add(text)
+            if name != "common":
+                await self._until_received(name, sent, received)
+            if rng.random() < 0.2 or not await consumer.unsubscribe():
+                await consumer.close()
+            self._world.counts["unsubscribed"] += 1
+            await asyncio.sleep(rng.choice((0.0, 0.0, 0.5)))
+        await producer.close()
+
+    async def _until_received(self, name: str, sent: set[str], received: set[str]) -> None:
+        await until(
+            lambda: sent <= received, self._world,
+            lambda: f"{self._topic}: {name} did not get {sorted(sent - received)}",
+        )  # fmt: skip
+
+
+class Passing:
+    def __init__(self, world: World, topic: str, rng: random.Random) -> None:
+        self._world = world
+        self._topic = topic.replace("persistent://", "non-persistent://")
+        self._rng = rng
+
+    async def run(self) -> None:
+        process, client = self._world.client("passing")
+        await process.run(self._live(client))
+
+    async def _live(self, client: PulsarClient) -> None:
+        received: set[str] = set()
+
+        def arrived(message: Received) -> None:
+            received.add(message.payload.decode())
+            message.consumer.acknowledge(message)
+
+        kind = self._rng.choice((EXCLUSIVE, SHARED, wire.CommandSubscribe.Failover, wire.CommandSubscribe.Key_Shared))
+        consumers = [await client.subscribe(self._topic, "s", kind, on_message=arrived, name="c")]
+        producer = await client.produce(self._topic, "p", timeout_s=5.0)
+        count = 0
+        while self._world.is_faulty:
+            count += 1
+            with contextlib.suppress(Failed):
+                await producer.send([b"%d" % count])
+            await asyncio.sleep(self._rng.expovariate(1 / 0.3))
+        # Whoever still looks for the owner has it now.
+        await asyncio.sleep(10.0)
+        wanted: set[str] = set()
+        for number in range(20):
+            with contextlib.suppress(Failed):
+                await producer.send([b"last %d" % number], key="k")
+                wanted.add(f"last {number}")
+        await until(
+            lambda: len(wanted) == 20 and wanted <= received, self._world,
+            lambda: f"{self._topic}: of {len(wanted)} that were sent at the end these did not come: "
+            f"{sorted(wanted - received)}; {consumers[0].refusals[-2:]}",
+        )  # fmt: skip
+        self._world.counts["passed"] += len(received)
+        await producer.close()
+        await consumers[0].close()

@@ -151,9 +151,9 @@ async def test_adds_wait_while_both_halves_of_the_cache_are_full(world: BookieMa
         sending = asyncio.create_task(send())
         await started.wait()
         server = bookie.server
-        await eventually(lambda: server.cache.is_full)
+        await eventually(lambda: server.write_cache.is_full)
         await asyncio.sleep(0.05)
-        assert server.cache.bytes < 2 * MIB  # the half and one chunk, not all that was sent
+        assert server.write_cache.bytes < 2 * MIB  # the half and one chunk, not all that was sent
         go_on.append(True)
         await wire.until(300)
         await sending
@@ -172,7 +172,7 @@ async def test_an_add_of_an_existing_entry_wins_over_what_was_cached(world: Book
         assert await wire.add(stored_entry(1, 0, b"again"), RECOVERY) == 0
         assert await wire.read(1, 0) == stored_entry(1, 0, b"again")
         bookie.checkpointer.flush()
-        await eventually(lambda: bookie.server.cache.is_empty)
+        await eventually(lambda: bookie.server.write_cache.is_empty)
         assert await wire.read(1, 0) == stored_entry(1, 0, b"again")
 
 
@@ -431,7 +431,7 @@ async def test_a_flush_without_space_is_repeated_when_there_is_room(world: Booki
         assert await wire.read(1, 0) == stored_entry(1, 0, b"kept")
         stop()
         await eventually(lambda: not bookie.is_read_only)
-        await eventually(lambda: bookie.server.cache.is_empty)
+        await eventually(lambda: bookie.server.write_cache.is_empty)
         assert await wire.read(1, 0) == stored_entry(1, 0, b"kept")
 
 
@@ -758,4 +758,4 @@ async def test_a_forced_read_only_bookie_takes_recovery_adds_only(world: BookieM
         assert await wire.add(stored_entry(1, 0), RECOVERY | HIGH) == 0
         assert children(world, "/ledgers/available") == {"readonly"}
         assert children(world, "/ledgers/available/readonly") == {"bookie-1"}
-        assert bookie.read_only_reasons == ("forced: forceReadOnlyBookie is set",)
+        assert bookie.parts.mode.texts == ("forced: forceReadOnlyBookie is set",)

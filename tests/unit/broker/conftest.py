@@ -1,19 +1,20 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 import pytest
 
 from broker.broker import Broker
+from broker.grpc.service import GrpcServer
 from broker.policies.namespace import new_policies
 from broker.records.json_records import to_json
 from broker.settings.config import BrokerConfig
 from broker.tenancy.changes import initialise_cluster
 from magnetar_core.bookkeeper.metadata.stores.memory import MemoryStore
 from magnetar_core.runtime.clock import LoopClock
-from managed_ledger.topic_name import TopicName
+from magnetar_core.topics.topic_name import TopicName
 from tests.support.memory_managed_ledger import MemoryLedgers, MemoryManagedLedger, MemorySchemas
 from tests.support.sole_owner import SoleOwner
 
@@ -30,6 +31,8 @@ class BrokerInMemory:
     ledgers: MemoryLedgers
     schemas: MemorySchemas
     broker: Broker
+    doors: list[GrpcServer] = field(default_factory=list)
+    """Also those of a test that failed are closed: gRPC waits without end for one that is only collected."""
 
     @property
     def url(self) -> str:
@@ -85,6 +88,8 @@ async def broker_in_memory() -> AsyncIterator[BrokerInMemory]:
     made.broker = _make(made)
     await made.broker.start()
     yield made
+    for door in made.doors:
+        await door.stop()
     await made.broker.close()
 
 

@@ -17,8 +17,8 @@ from broker.ownership.rules import BrokerAddress
 from broker.wire import pulsar_pb2 as wire
 from broker.wire.pulsar_pb2 import BaseCommand
 from magnetar_core.security.caller import TRUSTED, Caller
+from magnetar_core.topics.topic_name import TopicName
 from managed_ledger.ledger import ManagedLedger
-from managed_ledger.topic_name import TopicName
 from tests.support.manual_clock import ManualClock
 from tests.support.memory_managed_ledger import MemoryCursor, MemoryManagedLedger
 from tests.support.waiting import eventually, take_turns

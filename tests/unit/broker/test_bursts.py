@@ -9,7 +9,7 @@ import pytest
 from broker.wire import pulsar_pb2 as wire
 from broker.wire.frames import BODY_OF_TYPE
 from broker.wire.pulsar_pb2 import BaseCommand
-from managed_ledger.topic_name import TopicName
+from magnetar_core.topics.topic_name import TopicName
 from tests.unit.broker.conftest import BrokerInMemory
 from tests.unit.broker.raw_client import TIMEOUT_S, RawClient
 

@@ -11,9 +11,9 @@ from broker.topic.reading.backlog_quota import exceeded
 from broker.wire import pulsar_pb2 as wire
 from broker.wire.pulsar_pb2 import BaseCommand
 from magnetar.client.async_client import AsyncClient
+from magnetar_core.topics.topic_name import TopicName
 from managed_ledger.messages import encode_entry
 from managed_ledger.messages_pb2 import MessageMetadata
-from managed_ledger.topic_name import TopicName
 from tests.unit.broker.conftest import BrokerInMemory
 from tests.unit.broker.grpc.conftest import client, door
 from tests.unit.broker.raw_client import RawClient
@@ -85,7 +85,7 @@ async def test_no_claimed_time_uses_the_quota_for_the_age_up(
     await raw.subscribe(TOPIC, permits=0, initialPosition=wire.CommandSubscribe.Earliest)
     ledger, subscriptions = world.ledger(TOPIC), world.broker.topics[NAME].subscriptions.values()
     nothing, quota = BacklogQuota(-1, -1, HOLD), BacklogQuota(-1, 600, EVICTION)
-    ledger.begun_at_ms[ledger.last_confirmed.ledger_id] = NOW_MS - 60_000
+    ledger.begun_at_ms[ledger.ledgers.last_confirmed.ledger_id] = NOW_MS - 60_000
     assert await exceeded(ledger, subscriptions, nothing, quota, NOW_MS) is None  # type: ignore[arg-type]
 
 
@@ -98,7 +98,7 @@ async def test_no_claimed_time_keeps_the_quota_for_the_age_from_being_used_up(
     await raw.subscribe(TOPIC, permits=0, initialPosition=wire.CommandSubscribe.Earliest)
     ledger, subscriptions = world.ledger(TOPIC), world.broker.topics[NAME].subscriptions.values()
     nothing, quota = BacklogQuota(-1, -1, HOLD), BacklogQuota(-1, 600, EVICTION)
-    monkeypatch.setattr(ledger, "closed_ms", lambda ledger_id: NOW_MS - 3600_000)
+    monkeypatch.setattr(ledger.ledgers, "closed_ms", lambda ledger_id: NOW_MS - 3600_000)
     found = await exceeded(ledger, subscriptions, nothing, quota, NOW_MS)  # type: ignore[arg-type]
     assert found is not None
     assert found.kind == AGE

@@ -14,11 +14,11 @@ from broker.topic.compaction.compactor import CompactionStatus
 from broker.topic.topic import Topic
 from broker.wire import pulsar_pb2 as wire
 from broker.wire.pulsar_pb2 import BaseCommand
+from magnetar_core.topics.topic_name import TopicName
 from managed_ledger.compacted.entry import COMPACTION_CURSOR
 from managed_ledger.compacted.ledger import CompactedWriter
 from managed_ledger.errors import StorageUnavailable
 from managed_ledger.retention import RetentionRule
-from managed_ledger.topic_name import TopicName
 from tests.support.waiting import eventually
 from tests.unit.broker.raw_client import RawClient
 from tests.unit.broker.test_official_client import TIMEOUT_MS, client, nothing_more, receive
@@ -96,10 +96,10 @@ async def test_what_will_be_compacted_is_kept_until_it_was(cluster: Cluster) -> 
     await run(broker, lambda c: publish(c, *rounds(4, 5)))
     topic = await topic_of(broker)
     await topic.trim()
-    assert topic.ledger.entries_total == 20
+    assert topic.ledger.ledgers.entries_total == 20
     await compact(broker)
     await topic.trim()
-    assert topic.ledger.entries_total < 20
+    assert topic.ledger.ledgers.entries_total < 20
     assert await run(broker, view) == [(f"k{key}", "3") for key in range(5)]
 
 
@@ -135,7 +135,7 @@ async def test_what_is_left_of_a_truncated_topic_is_read_behind_what_was_compact
     topic = await compact(broker)
     await run(broker, lambda c: publish(c, ("k1", "goes"), *rounds(2, 3), ("k2", "left"), ("k3", "left")))
     await topic.truncate()
-    left = topic.ledger.entries_total
+    left = topic.ledger.ledgers.entries_total
     assert 0 < left < 7
     expected = {**dict(rounds(2, 5)), "k2": "left", "k3": "left"}
     assert {**dict(await run(broker, view))} == expected
@@ -148,7 +148,7 @@ async def test_another_broker_goes_on_with_what_was_compacted_and_trimmed(cluste
     topic = await compact(broker)
     topic.ledger.config = replace(topic.ledger.config, retention=RetentionRule(time_ms=0, bytes_max=0))
     await topic.ledger.trim()
-    assert topic.ledger.entries_total < 10
+    assert topic.ledger.ledgers.entries_total < 10
     expected = [(f"k{key}", "9") for key in range(5)]
     assert await run(broker, view) == expected
     other = await cluster.broker()
@@ -278,7 +278,7 @@ async def test_a_compaction_that_ends_after_its_topic_was_closed_leaves_no_ledge
     monkeypatch.setattr(CompactedWriter, "close", slow)
     assert topic.compactor.start()
     await eventually(lambda: topic.compactor.facts.status is CompactionStatus.ERROR)
-    with pytest.raises(StorageUnavailable, match="opened"):
+    with pytest.raises(StorageUnavailable, match="is gone"):
         await topic.ledger.compacted.open(made[0].ledger_id)
 
 
@@ -319,7 +319,7 @@ class Kept:
         await self.take_over()
         topic = await topic_of(self.broker)
         await topic.trim()
-        assert topic.ledger.entries_total == 0
+        assert topic.ledger.ledgers.entries_total == 0
 
     async def run(self, scenario: Callable[[pulsar.Client], R]) -> R:
         return await run(self.broker, scenario)

@@ -10,12 +10,12 @@ from broker.topic.compaction.compactor import CompactionStatus, Compactor
 from broker.topic.compaction.latest_keys import Opened
 from broker.wire import pulsar_pb2 as wire
 from broker.wire.pulsar_pb2 import BaseCommand
+from magnetar_core.topics.topic_name import TopicName
 from managed_ledger.compacted.ledger import CompactedLedgers
 from managed_ledger.config import ManagedLedgerConfig
 from managed_ledger.messages_pb2 import LZ4
 from managed_ledger.position import EARLIEST, Position
 from managed_ledger.reading.reading import Entry
-from managed_ledger.topic_name import TopicName
 from tests.support.memory_bookkeeper import MemoryBookKeeper
 from tests.support.waiting import eventually
 from tests.unit.broker.conftest import BrokerInMemory
@@ -152,7 +152,7 @@ async def test_a_compaction_waits_for_what_it_has_written(monkeypatch: pytest.Mo
 
 
 async def test_so_many_positions_of_a_compacted_ledger_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("managed_ledger.compacted.ledger._KNOWN_MAX", 5)
+    monkeypatch.setattr("managed_ledger.compacted.ledger._POSITIONS_MAX", 5)
     ledgers = CompactedLedgers("t", MemoryBookKeeper().client, ManagedLedgerConfig())
     writer = await ledgers.create(TOPIC, -1, Position(1, 99))
     await writer.add([(Position(1, 2 * number), single("k", b"v")) for number in range(50)])
@@ -161,5 +161,5 @@ async def test_so_many_positions_of_a_compacted_ledger_are_remembered(monkeypatc
     for number in range(100):
         entries = await found.read(Position(1, number), 1, 1)
         assert [one.entry_id for one in entries] == ([number + number % 2] if number < 99 else [])
-    assert len(found._known) == 5
+    assert len(found._positions) == 5
     assert [one.entry_id for one in await found.read(EARLIEST, 3, 1 << 20)] == [0, 2, 4]

@@ -9,10 +9,10 @@ import pytest
 from broker.broker import Broker
 from broker.settings.groups.ledgers import INDEX_INTERCEPTOR
 from broker.topic.topic import Topic
+from magnetar_core.topics.topic_name import TopicName
 from managed_ledger.messages import message_count, metadata_of, split_entry
 from managed_ledger.position import EARLIEST
 from managed_ledger.reading.entry_index import index_in
-from managed_ledger.topic_name import TopicName
 from tests.unit.broker.test_official_client import client
 from tests.unit.broker.test_real_storage import Cluster, cluster
 
@@ -55,13 +55,13 @@ async def topic_of(broker: Broker) -> Topic:
 async def entries_of(topic: Topic) -> list[tuple[int | None, int]]:
     """(index, messages) of each entry, in order."""
     found: list[tuple[int | None, int]] = []
-    at = topic.ledger.next_position(EARLIEST)
-    while at <= topic.ledger.last_confirmed:
+    at = topic.ledger.ledgers.next_position(EARLIEST)
+    while at <= topic.ledger.ledgers.last_confirmed:
         answer = topic.ledger.read(at, 100, 1 << 20)
         for entry in answer if isinstance(answer, Sequence) else await answer:
             parts = split_entry(entry.data)
             found.append((index_in(entry.data), message_count(metadata_of(parts), len(parts.payload))))
-            at = topic.ledger.next_position(entry.position)
+            at = topic.ledger.ledgers.next_position(entry.position)
     return found
 
 

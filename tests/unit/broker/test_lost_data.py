@@ -10,7 +10,7 @@ import pytest
 
 from broker.admin.numbers.metrics import topic_numbers
 from broker.topic.compaction.compactor import CompactionStatus
-from managed_ledger.topic_name import TopicName
+from magnetar_core.topics.topic_name import TopicName
 from tests.support.waiting import eventually
 from tests.unit.broker.test_official_client import EARLIEST, client, nothing_more, receive, texts
 from tests.unit.broker.test_real_storage import Cluster
@@ -154,3 +154,31 @@ async def test_a_topic_is_compacted_without_what_is_lost(world: World) -> None:
             return [reader.read_next(5000).data().decode() for _ in range(3)]
 
     assert sorted(await asyncio.to_thread(read)) == ["m28", "m38", "m39"]
+
+
+@pytest.mark.parametrize("skips", [False, True])
+async def test_a_topic_whose_compacted_ledger_is_gone_is_compacted_from_what_it_still_has(
+    world: World, skips: bool
+) -> None:
+    await world.fill(skips=skips)
+    compactor = world.topic.compactor
+
+    async def compact() -> None:
+        assert compactor.start()
+        await eventually(lambda: compactor.facts.status is not CompactionStatus.RUNNING)
+
+    await compact()
+    lost = compactor.compacted_ledger_id
+    await world.brokers[-1][1].delete_ledger(lost)
+    await asyncio.to_thread(world._send)
+    await world.restart()  # what is open is read to its end
+    await world.brokers[-1][0].topic_for_producer(NAME)
+    compactor = world.topic.compactor
+    await compact()
+    if not skips:
+        assert compactor.facts.status is CompactionStatus.ERROR
+        assert "autoSkipNonRecoverableData=true" in compactor.facts.last_error
+        assert compactor.compacted_ledger_id == lost
+        return
+    assert compactor.facts.status is CompactionStatus.SUCCESS
+    assert await world.receive(3, is_read_compacted=True) == named((37, 38, 39))

@@ -15,9 +15,9 @@ from broker.wire import pulsar_pb2 as wire
 from broker.wire.pulsar_pb2 import BaseCommand
 from magnetar_core.runtime.process.memory import memory_bytes
 from magnetar_core.runtime.types import KIB, MIB
+from magnetar_core.topics.topic_name import TopicName
 from managed_ledger.messages import encode_entry
 from managed_ledger.messages_pb2 import MessageMetadata
-from managed_ledger.topic_name import TopicName
 from tests.support.manual_clock import ManualClock
 from tests.support.waiting import eventually
 from tests.unit.broker.binary.test_connection import connected
@@ -176,7 +176,7 @@ async def test_connections_are_not_read_while_all_together_have_too_much(world: 
                 receipts.append(answer.send_receipt.sequence_id)
         assert receipts == list(range(20))
         client.close()
-    assert ledger.entries_total == 160
+    assert ledger.ledgers.entries_total == 160
     await eventually(lambda: (budget.used_bytes, budget.waiting_count) == (0, 0))
 
 

@@ -2,7 +2,7 @@ import pytest
 
 from broker.errors import InvalidTopicName
 from broker.names import Bundles, bundle_hash, parse_topic
-from managed_ledger.topic_name import TopicName
+from magnetar_core.topics.topic_name import TopicName
 
 
 @pytest.mark.parametrize(

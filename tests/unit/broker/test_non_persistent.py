@@ -15,7 +15,7 @@ from broker.topic.non_persistent.topic import NonPersistentTopic
 from broker.wire import pulsar_pb2 as wire
 from broker.wire.frames import NO_ID
 from broker.wire.pulsar_pb2 import BaseCommand
-from managed_ledger.topic_name import TopicName
+from magnetar_core.topics.topic_name import TopicName
 from tests.support.waiting import eventually
 from tests.unit.broker.conftest import BrokerInMemory
 from tests.unit.broker.raw_client import RawClient

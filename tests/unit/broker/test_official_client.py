@@ -11,7 +11,7 @@ import pulsar
 import pytest
 from pulsar.schema import AvroSchema, Integer, JsonSchema, Record, String, StringSchema
 
-from managed_ledger.topic_name import TopicName
+from magnetar_core.topics.topic_name import TopicName
 from tests.support.waiting import PATIENCE_S, eventually
 from tests.unit.broker.conftest import BrokerInMemory
 
@@ -96,7 +96,7 @@ async def test_batches_arrive_message_by_message(world: BrokerInMemory) -> None:
             assert texts(receive(consumer, 500)) == [f"m{n}" for n in range(500)]
 
     await world.run(scenario)
-    assert world.ledger("t").entries_total < 500
+    assert world.ledger("t").ledgers.entries_total < 500
 
 
 @pytest.mark.parametrize("codec", ["LZ4", "ZLib", "ZSTD", "SNAPPY"])
@@ -123,7 +123,7 @@ async def test_a_message_beyond_the_limit_is_sent_in_chunks(world: BrokerInMemor
             assert receive(consumer, 1)[0].data() == data
 
     await world.run(scenario)
-    assert world.ledger("t").entries_total == 3
+    assert world.ledger("t").ledgers.entries_total == 3
 
 
 async def test_a_shared_subscription_gives_each_message_to_one_consumer(world: BrokerInMemory) -> None:
@@ -416,10 +416,10 @@ async def test_a_message_sent_twice_is_stored_once_also_after_a_restart(world: B
 
     assert await world.run(send, 0, 5) == -1
     assert await world.run(send, 3, 4) == 4
-    assert world.ledger("t").entries_total == 7
+    assert world.ledger("t").ledgers.entries_total == 7
     await world.restart()
     assert await world.run(send, 5, 3) == 6
-    assert world.ledger("t").entries_total == 8
+    assert world.ledger("t").ledgers.entries_total == 8
 
 
 async def test_delayed_messages_wait_on_a_shared_subscription(world: BrokerInMemory) -> None:

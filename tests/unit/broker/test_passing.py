@@ -9,9 +9,9 @@ import pytest
 
 from broker.topic.topic import Topic
 from broker.wire.pulsar_pb2 import BaseCommand
+from magnetar_core.topics.topic_name import TopicName
 from managed_ledger.messages import encode_entry
 from managed_ledger.messages_pb2 import MessageMetadata
-from managed_ledger.topic_name import TopicName
 from tests.support.waiting import eventually
 from tests.unit.broker.admin.admin_world import AdminWorld, Side
 from tests.unit.broker.admin.test_admin import ADMIN, TOPICS, world
@@ -65,7 +65,7 @@ async def test_a_number_of_entries_is_skipped_also_those_between_acknowledged_on
     await world.call(side, "PUT", f"{TOPICS}/t/subscription/s", {"ledgerId": -1, "entryId": -1})
     topic = await topic_of(side.broker)
     cursor = topic.subscriptions["s"].cursor
-    first = topic.ledger.first_position
+    first = topic.ledger.ledgers.first_position
     cursor.delete([first._replace(entry_id=1), first._replace(entry_id=4)])
     assert (await world.call(side, "POST", f"{TOPICS}/t/subscription/s/skip/4")).status == 204
     assert await world.run(read, side.url, 4) == ["6", "7", "8", "9"]
@@ -173,7 +173,7 @@ async def test_what_producers_date_ahead_goes_by_the_time_at_which_its_ledger_wa
         await world.call(side, "PUT", f"{TOPICS}/t/subscription/{name}", {"ledgerId": -1, "entryId": -1})
     topic = await topic_of(side.broker)
     await publish_old(side, *range(23), age_s=-365 * 86_400)
-    *closed, last = topic.ledger._ledgers
+    *closed, last = topic.ledger.ledgers
     assert (len(closed), last.timestamp) == (4, 0)
     for info, ago_s in zip(closed, (150, 100, 30, 80), strict=True):
         info.timestamp = side.broker.now_ms() - ago_s * 1000

@@ -9,18 +9,22 @@ from typing import Any
 
 import pytest
 
+from broker.errors import MetadataFailure
 from broker.names import DEDUPLICATION_CURSOR
 from broker.policies.namespace import NamespacePolicies
+from broker.records.json_records import RecordChanged
+from broker.serving import deleting, in_force
 from broker.settings.config import change_in_use
 from broker.topic.rates.throttling import DispatchThrottle
 from broker.topic.topic import Topic
 from broker.wire import pulsar_pb2 as wire
 from broker.wire.pulsar_pb2 import BaseCommand
+from magnetar_core.bookkeeper.metadata.stores.store import StoreUnavailable
+from magnetar_core.topics.topic_name import TopicName
 from managed_ledger.compacted.entry import COMPACTION_CURSOR
 from managed_ledger.messages import encode_entry
 from managed_ledger.messages_pb2 import EncryptionKeys, MessageMetadata
 from managed_ledger.position import EARLIEST
-from managed_ledger.topic_name import TopicName
 from tests.support.waiting import eventually, take_turns
 from tests.unit.broker.admin.admin_world import AdminWorld, Side
 from tests.unit.broker.raw_client import RawClient
@@ -112,6 +116,52 @@ async def test_what_changes_while_a_topic_is_being_opened_holds(
     may_open.set()
     await producing
     assert stage.topic.policies.max_consumers_per_topic == 7
+
+
+@pytest.mark.parametrize("level", [SPACE, TOPIC])
+async def test_what_could_not_be_read_when_it_changed_is_read_again(
+    stage: Stage, level: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The metadata store does not answer for a moment, and nobody changes the policies once more."""
+    monkeypatch.setattr(in_force, "RETRY_FIRST_S", 0.01)
+    broker, other = stage.side.broker, await stage.world.side()
+    failures = [MetadataFailure("the metadata store does not answer")] * 3
+    apply, read = broker.in_force._apply, broker.tenancy.policies
+
+    async def unapplied(topic: Topic, policies: NamespacePolicies) -> None:
+        if failures:
+            raise failures.pop()
+        await apply(topic, policies)
+
+    async def unread(namespace: str) -> NamespacePolicies | None:
+        if failures:
+            raise StoreUnavailable(str(failures.pop()))
+        return await read(namespace)
+
+    if level == SPACE:
+        monkeypatch.setattr(broker.tenancy, "policies", unread)
+    else:
+        monkeypatch.setattr(broker.in_force, "_apply", unapplied)
+    found = await stage.world.call(other, "POST", f"{level}/maxConsumers" + ("PerTopic" if level == SPACE else ""), 7)
+    assert found.status in (204, 307), found.text
+    if found.status == 307:  # the topic's owner is asked
+        await stage.call("POST", f"{level}/maxConsumers", 7)
+    await eventually(lambda: stage.topic.policies.max_consumers_per_topic == 7)
+    assert not failures
+
+
+async def test_policies_that_change_behind_a_split_that_failed_reach_the_topics(stage: Stage) -> None:
+    """The bundles are asked for anew then, when somebody needs them; what else changes until then counts, too."""
+    broker, other = stage.side.broker, await stage.world.side()
+    await stage.call("POST", f"{SPACE}/maxConsumersPerTopic", 8)
+    await eventually(lambda: stage.topic.policies.max_consumers_per_topic == 8)
+    now = await broker.bundles_now(NAME.namespace)
+    with pytest.raises(RecordChanged):
+        await broker.cut_namespace(NAME.namespace, now.cut([7]), now.cut([7, 8]))
+    await take_turns()
+    found = await stage.world.call(other, "POST", f"{SPACE}/maxConsumersPerTopic", 7)
+    assert found.status == 204, found.text
+    await eventually(lambda: stage.topic.policies.max_consumers_per_topic == 7)
 
 
 async def test_topics_are_told_nothing_where_only_bundles_are_split(
@@ -671,6 +721,29 @@ def schema_of(*names: str) -> dict[str, Any]:
     return {"type": "AVRO", "schema": json.dumps({"type": "record", "name": "r", "fields": fields}), "properties": {}}
 
 
+@pytest.mark.parametrize("what", ["_schema_rules.forget", "topic_policies.forget", "tenancy.forget_topic_permissions"])
+async def test_what_is_stored_beside_a_deleted_topic_goes_when_the_metadata_store_answers_again(
+    stage: Stage, what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A later topic of that name would have it."""
+    monkeypatch.setattr(deleting, "PAUSES_S", (0.001, 0.001, 0.001))
+    part, _, name = what.partition(".")
+    owner = getattr(stage.side.broker, part)
+    forget, failures, gone = getattr(owner, name), [MetadataFailure("the metadata store does not answer")] * 2, []
+
+    async def failing(topic: TopicName, **options: Any) -> None:
+        if failures:
+            raise failures.pop()
+        await forget(topic, **options)
+        gone.append(topic)
+
+    monkeypatch.setattr(owner, name, failing)
+    await stage.call("POST", f"{ADMIN}/schemas/public/default/t/schema", schema_of("a"), status=200)
+    await stage.call("DELETE", TOPIC)
+    assert gone == [NAME]
+    assert not failures
+
+
 async def test_the_strategy_of_a_topic_counts_for_schemas_that_are_uploaded(stage: Stage) -> None:
     schemas = f"{ADMIN}/schemas/public/default/t"
     await stage.call("POST", f"{schemas}/schema", schema_of("a"), status=200)
@@ -854,7 +927,7 @@ async def test_truncating_a_topic_stores_the_sequence_ids_of_what_is_not_replaye
     await stage.receipts(1)
     await stage.call("DELETE", f"{TOPIC}/truncate")
     cursor = stage.topic.ledger.cursors[DEDUPLICATION_CURSOR]
-    assert (cursor.mark_delete_position, cursor.properties) == (stage.topic.ledger.last_confirmed, {"p": 7})
+    assert (cursor.mark_delete_position, cursor.properties) == (stage.topic.ledger.ledgers.last_confirmed, {"p": 7})
 
 
 async def test_a_topic_is_compacted_when_more_than_the_threshold_is_new(stage: Stage) -> None:

@@ -9,8 +9,8 @@ import pulsar
 import pytest
 import pytest_asyncio
 
+from magnetar_core.topics.topic_name import TopicName
 from managed_ledger.reading.read_ahead import STEP_BYTES_MAX
-from managed_ledger.topic_name import TopicName
 from tests.unit.broker.test_official_client import EARLIEST, TIMEOUT_MS, client, nothing_more
 from tests.unit.broker.test_real_storage import Cluster
 

@@ -33,9 +33,9 @@ from magnetar_core.bookkeeper.metadata.ledgers.ledger_metadata import LedgerMeta
 from magnetar_core.bookkeeper.metadata.stores.memory import MemoryStore
 from magnetar_core.runtime.clock import Clock, LoopClock
 from magnetar_core.runtime.files import OsFiles
+from magnetar_core.topics.topic_name import TopicName
 from managed_ledger.cursors.managed_cursor import ManagedCursor
 from managed_ledger.ledger import ManagedLedger
-from managed_ledger.topic_name import TopicName
 from tests.support.manual_clock import ManualClock
 from tests.support.sole_owner import SoleOwner
 from tests.support.waiting import eventually

@@ -10,11 +10,11 @@ from broker.settings.groups.ledgers import INDEX_INTERCEPTOR
 from broker.topic.publishing.deduplication import Deduplication, Verdict
 from broker.wire import pulsar_pb2 as wire
 from broker.wire.pulsar_pb2 import BaseCommand
+from magnetar_core.topics.topic_name import TopicName
 from managed_ledger.errors import EntryRefused, InvalidPosition, ManagedLedgerFenced, StorageUnavailable
 from managed_ledger.messages import encode_entry
 from managed_ledger.messages_pb2 import MessageMetadata
 from managed_ledger.reading.entry_index import index_in
-from managed_ledger.topic_name import TopicName
 from tests.support.waiting import eventually
 from tests.unit.broker.conftest import BrokerInMemory
 from tests.unit.broker.raw_client import RawClient

@@ -10,7 +10,7 @@ from broker.topic.limits import limits_of
 from broker.wire import pulsar_pb2 as wire
 from magnetar.client.async_client import AsyncClient
 from magnetar.client.errors import TopicError
-from managed_ledger.topic_name import TopicName
+from magnetar_core.topics.topic_name import TopicName
 from tests.support.waiting import eventually
 from tests.unit.broker.admin.admin_world import AdminWorld
 from tests.unit.broker.conftest import BrokerInMemory, world

@@ -12,10 +12,10 @@ from broker.wire import pulsar_pb2 as wire
 from broker.wire.frames import command, parse_frame, payload_frame
 from broker.wire.pulsar_pb2 import BaseCommand
 from magnetar_core.bookkeeper.wire.framing import FrameSplitter
+from magnetar_core.topics.topic_name import TopicName
 from managed_ledger.messages import encode_entry
 from managed_ledger.messages_pb2 import MessageIdData, MessageMetadata
 from managed_ledger.position import Position
-from managed_ledger.topic_name import TopicName
 
 TOPIC = TopicName.parse("persistent://t/n/__x")
 SCHEMA = wire.Schema(name="x", schema_data=b"{}", type=wire.Schema.Json)

@@ -15,8 +15,8 @@ from broker.topic.trace_context import NO_FACTS, Facts, Span, parent_of
 from broker.topic.traced_topic import TracedTopic
 from broker.tracing import OpenTelemetry, open_tracing
 from broker.wire import pulsar_pb2 as wire
+from magnetar_core.topics.topic_name import TopicName
 from managed_ledger.errors import ManagedLedgerError
-from managed_ledger.topic_name import TopicName
 from tests.unit.broker.conftest import BrokerInMemory
 from tests.unit.broker.raw_client import RawClient
 from tests.unit.broker.test_official_client import client

@@ -104,7 +104,7 @@ async def read_all(ledger: ManagedLedger, first: Position = EARLIEST) -> list[En
         if not entries:
             return found
         found.extend(entries)
-        first = ledger.next_position(entries[-1].position)
+        first = ledger.ledgers.next_position(entries[-1].position)
 
 
 async def test_settings_that_change_count_from_the_next_entry_on(world: SharedStorage) -> None:
@@ -116,7 +116,7 @@ async def test_settings_that_change_count_from_the_next_entry_on(world: SharedSt
     assert [context for _, context in recorder.appended] == list(range(9))
     assert len({position.ledger_id for position, _ in recorder.appended}) == 3
     await ledger.trim()
-    assert ledger.entries_total < 9
+    assert ledger.ledgers.entries_total < 9
 
 
 async def test_appends_complete_in_order_over_rollovers(world: SharedStorage) -> None:
@@ -128,7 +128,7 @@ async def test_appends_complete_in_order_over_rollovers(world: SharedStorage) ->
     assert positions == sorted(set(positions))
     assert [len(stored.entries) for stored in world.bookkeeper.ledgers.values()] == [10, 10, 10, 5]
     assert [entry.data for entry in await read_all(ledger)] == payloads(0, 35)
-    assert ledger.entries_total == 35
+    assert ledger.ledgers.entries_total == 35
     assert ledger.bytes_total == sum(map(len, payloads(0, 35)))
 
 
@@ -196,7 +196,10 @@ async def test_a_failed_write_goes_on_in_the_next_ledger_without_loss_or_doublin
     assert recorder.failed == []
 
 
-async def test_without_bookies_appends_fail_after_the_time_out(world: SharedStorage) -> None:
+async def test_without_bookies_appends_fail_after_the_time_out(
+    world: SharedStorage, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("managed_ledger.writing.writing.RETRY_FIRST_S", 0.01)
     ledger, recorder = await world.open()
     world.bookkeeper.out_of_bookies = True
     world.bookkeeper.handles[-1].fail(BookieUnavailable("gone"))
@@ -206,6 +209,7 @@ async def test_without_bookies_appends_fail_after_the_time_out(world: SharedStor
     ledger.append([b"y"], ["y"])
     await settle()
     assert [context for context, _ in recorder.failed] == ["x", "y"]
+    assert caplog.text.count("trying again") == 1, "said once: there may be thousands of topics"
 
 
 async def test_fencing_by_a_bookie_ends_the_old_owner(world: SharedStorage) -> None:
@@ -236,7 +240,7 @@ async def test_cursors_survive_with_holes_and_batches(world: SharedStorage) -> N
     ledger, _ = await world.open()
     cursor = await ledger.open_cursor("my sub", EARLIEST, {"p": "q"})
     await publish(ledger, 0, 12)
-    first = ledger.first_position
+    first = ledger.ledgers.first_position
     cursor.mark_delete(Position(first.ledger_id, 2), {"producer": 7})
     cursor.delete([Position(first.ledger_id, 5), Position(first.ledger_id, 6)])
     assert not cursor.acknowledge_batch(Position(first.ledger_id, 8), [0b110], 3)
@@ -263,7 +267,7 @@ async def test_a_cursor_reads_what_is_open_and_again_after_rewind(world: SharedS
     ledger, _ = await world.open()
     await publish(ledger, 0, 15)
     cursor = await ledger.open_cursor("s", EARLIEST)
-    first = ledger.first_position
+    first = ledger.ledgers.first_position
     cursor.delete([Position(first.ledger_id, 1)])
 
     async def drain() -> list[bytes]:
@@ -293,7 +297,7 @@ async def test_a_cold_read_that_was_overtaken_by_a_seek_says_nothing(world: Shar
     cursor = await ledger.open_cursor("s", EARLIEST)
     pending = cursor.read(10, 1 << 20)
     assert not isinstance(pending, Sequence)
-    await cursor.reset(Position(ledger.first_position.ledger_id, 3))
+    await cursor.reset(Position(ledger.ledgers.first_position.ledger_id, 3))
     assert await pending == []
     assert cursor.read_position.entry_id == 3
 
@@ -303,8 +307,8 @@ async def test_acknowledging_beyond_the_end_is_refused(world: SharedStorage) -> 
     await publish(ledger, 0, 2)
     cursor = await ledger.open_cursor("s", EARLIEST)
     with pytest.raises(InvalidPosition, match="beyond the end"):
-        cursor.mark_delete(Position(ledger.last_confirmed.ledger_id, 2))
-    cursor.delete([Position(ledger.last_confirmed.ledger_id, 77), Position(999, 0)])
+        cursor.mark_delete(Position(ledger.ledgers.last_confirmed.ledger_id, 2))
+    cursor.delete([Position(ledger.ledgers.last_confirmed.ledger_id, 77), Position(999, 0)])
     assert cursor.backlog() == 2
 
 
@@ -313,22 +317,22 @@ async def test_consumed_ledgers_go_and_the_slowest_cursor_holds_them(world: Shar
     fast = await ledger.open_cursor("fast", EARLIEST)
     slow = await ledger.open_cursor("slow", EARLIEST)
     await publish(ledger, 0, 35)
-    fast.mark_delete(ledger.last_confirmed)
+    fast.mark_delete(ledger.ledgers.last_confirmed)
     await fast.flush()
     await settle()
-    assert ledger.entries_total == 35
+    assert ledger.ledgers.entries_total == 35
     second = (await read_all(ledger))[10].position
     slow.mark_delete(second)
     await slow.flush()
     await settle()
-    assert ledger.entries_total == 25
-    assert ledger.first_position == Position(second.ledger_id, 0)
+    assert ledger.ledgers.entries_total == 25
+    assert ledger.ledgers.first_position == Position(second.ledger_id, 0)
     assert len(world.bookkeeper.deleted) >= 1
     reopened, _ = await world.open(replace(CONFIG, retention=RetentionRule()))
     assert [entry.data for entry in await read_all(reopened)] == payloads(10, 35)
     await reopened.delete_cursor("slow")
     await settle()
-    assert reopened.entries_total <= 5
+    assert reopened.ledgers.entries_total <= 5
 
 
 async def test_readers_do_not_hold_data_and_leave_no_trace(world: SharedStorage) -> None:
@@ -337,7 +341,7 @@ async def test_readers_do_not_hold_data_and_leave_no_trace(world: SharedStorage)
     assert not reader.durable
     await publish(ledger, 0, 25)
     await ledger.trim()
-    assert ledger.entries_total == 5
+    assert ledger.ledgers.entries_total == 5
     answer = reader.read(100, 1 << 20)
     entries = answer if isinstance(answer, Sequence) else await answer
     assert [entry.data for entry in entries] == payloads(20, 25)
@@ -348,7 +352,7 @@ async def test_a_terminated_topic_takes_nothing_more(world: SharedStorage) -> No
     ledger, recorder = await world.open()
     await publish(ledger, 0, 3)
     last = await ledger.terminate()
-    assert last == Position(ledger.first_position.ledger_id, 2)
+    assert last == Position(ledger.ledgers.first_position.ledger_id, 2)
     await publish(ledger, 3, 4)
     assert isinstance(recorder.failed[0][1], ManagedLedgerTerminated)
     reopened, _ = await world.open()
@@ -372,7 +376,7 @@ async def test_what_is_consumed_of_a_terminated_topic_is_trimmed_but_for_its_las
     assert [info["ledgerId"] for info in ledger.stats()["ledgers"]] == [last.ledger_id]
     again, _ = await world.open()
     assert again.is_terminated
-    assert again.last_confirmed == await again.terminate() == last
+    assert again.ledgers.last_confirmed == await again.terminate() == last
     assert again.cursors["s"].backlog() == 0
 
 
@@ -391,7 +395,7 @@ async def test_deleting_leaves_nothing_behind(world: SharedStorage) -> None:
     ledger, _ = await world.open()
     cursor = await ledger.open_cursor("s", EARLIEST)
     await publish(ledger, 0, 15)
-    cursor.mark_delete(ledger.last_confirmed)
+    cursor.mark_delete(ledger.ledgers.last_confirmed)
     await cursor.flush()
     await world.factories[-1].delete(NAME)
     assert world.bookkeeper.ledgers == {}
@@ -410,7 +414,7 @@ async def test_texts_of_a_cursor_are_stored_beside_its_state(world: SharedStorag
     await publish(ledger, 0, 8)
     used = await ledger.open_cursor("used", EARLIEST, {"a": "1"})
     fresh = await ledger.open_cursor("fresh", EARLIEST)
-    hole = ledger.last_confirmed._replace(entry_id=5)
+    hole = ledger.ledgers.last_confirmed._replace(entry_id=5)
     used.mark_delete(hole._replace(entry_id=1))
     used.delete([hole])
     await used.flush()
@@ -436,7 +440,7 @@ async def test_the_end_of_an_empty_topic_names_its_ledger_which_stays(world: Sha
     assert await ledger.terminate() == last
     reopened, _ = await world.open()
     assert reopened.is_terminated
-    assert reopened.last_confirmed == await reopened.terminate() == last
+    assert reopened.ledgers.last_confirmed == await reopened.terminate() == last
     assert [info["ledgerId"] for info in reopened.stats()["ledgers"]] == [last.ledger_id]
 
 
@@ -454,12 +458,12 @@ async def test_a_trim_that_is_asked_for_goes_by_what_is_acknowledged_now(world: 
     ledger, _ = await world.open(replace(CONFIG, retention=RetentionRule(), mark_delete_interval_s=3600.0))
     cursor = await ledger.open_cursor("s", EARLIEST)
     await publish(ledger, 0, 25)
-    cursor.mark_delete(ledger.position_at(3))
+    cursor.mark_delete(ledger.ledgers.position_at(3))
     await ledger.trim_now()
-    cursor.mark_delete(ledger.position_at(12))
-    assert ledger.entries_total == 25, "nothing of it is stored yet"
+    cursor.mark_delete(ledger.ledgers.position_at(12))
+    assert ledger.ledgers.entries_total == 25, "nothing of it is stored yet"
     await ledger.trim_now()
-    assert ledger.entries_total == 15
+    assert ledger.ledgers.entries_total == 15
     await ledger.close()
     with pytest.raises(ManagedLedgerError):
         await ledger.trim_now()
@@ -470,11 +474,11 @@ async def test_a_truncated_log_keeps_the_ledger_that_is_written_and_what_comes_n
     cursor = await ledger.open_cursor("s", EARLIEST)
     await publish(ledger, 0, 25)
     await ledger.truncate()
-    assert (ledger.entries_total, cursor.backlog()) == (5, 0)
+    assert (ledger.ledgers.entries_total, cursor.backlog()) == (5, 0)
     await publish(ledger, 25, 27)
-    assert [entry.data for entry in await read_all(ledger, ledger.next_position(cursor.mark_delete_position))] == (
-        payloads(25, 27)
-    )
+    assert [
+        entry.data for entry in await read_all(ledger, ledger.ledgers.next_position(cursor.mark_delete_position))
+    ] == (payloads(25, 27))
     reopened, _ = await world.open()
     assert reopened.cursors["s"].backlog() == 2
     with pytest.raises(ManagedLedgerFenced):
@@ -492,7 +496,7 @@ async def test_a_cursor_that_cannot_be_stored_keeps_nobody_from_closing(world: S
     await publish(ledger, 0, 5)
     cursors = [await ledger.open_cursor(name, EARLIEST) for name in ("a", "b", "c")]
     for cursor in cursors:
-        cursor.mark_delete(Position(ledger.last_confirmed.ledger_id, 2))
+        cursor.mark_delete(Position(ledger.ledgers.last_confirmed.ledger_id, 2))
 
     async def fail(snapshot: Any) -> None:
         raise ValueError("Value out of range")
@@ -520,8 +524,10 @@ async def test_a_cursor_is_stored_again_after_an_unforeseen_error(world: SharedS
         await persist(snapshot)
 
     cursor._store.persist = fail_twice  # type: ignore[method-assign, union-attr]
-    cursor.mark_delete(Position(ledger.last_confirmed.ledger_id, 2))
-    await eventually(lambda: cursor.persisted_mark_delete_position == Position(ledger.last_confirmed.ledger_id, 2))
+    cursor.mark_delete(Position(ledger.ledgers.last_confirmed.ledger_id, 2))
+    await eventually(
+        lambda: cursor.persisted_mark_delete_position == Position(ledger.ledgers.last_confirmed.ledger_id, 2)
+    )
     assert not failures
 
 
@@ -549,9 +555,9 @@ async def test_a_watcher_with_a_defect_keeps_nothing_from_the_others(world: Shar
         raise IndexError("a defect")
 
     ledger.watch_appends(fail)
-    ledger.watch_appends(lambda: told.append(ledger.last_confirmed))
+    ledger.watch_appends(lambda: told.append(ledger.ledgers.last_confirmed))
     await publish(ledger, 0, 2)
-    assert told[-1] == ledger.last_confirmed
+    assert told[-1] == ledger.ledgers.last_confirmed
 
 
 async def test_a_ledger_to_which_nothing_was_written_for_long_is_replaced() -> None:

@@ -120,7 +120,7 @@ async def test_records_above_the_threshold_are_stored_compressed_and_read_again(
 
 def large_batches(ledger: ManagedLedger, cursor: ManagedCursor, count: int, messages: int) -> list[Position]:
     """Acknowledge every second message of the first entries, each a batch of so many."""
-    first = ledger.first_position
+    first = ledger.ledgers.first_position
     every_second = [-0x5555555555555556] * (messages // 64)
     positions = [Position(first.ledger_id, entry_id) for entry_id in range(count)]
     for position in positions:

@@ -61,7 +61,7 @@ async def test_bookies_are_not_asked_for_what_is_not_confirmed(
 
     monkeypatch.setattr(MemoryReadHandle, "read_batch", spying)
     monkeypatch.setattr(MemoryReadHandle, "read_batch_unconfirmed", spying)
-    found = ledger.read(ledger.first_position, 100, 1 << 20)
+    found = ledger.read(ledger.ledgers.first_position, 100, 1 << 20)
     assert not isinstance(found, list)
     assert len(await found) == 5  # type: ignore[misc]
     assert asked == [(0, 5)]
@@ -85,7 +85,7 @@ async def test_a_cursor_s_state_is_in_its_new_ledger_before_the_node_names_it(wo
     await publish(ledger, 0, 3)
     cursor = await ledger.open_cursor("s", EARLIEST)
     world.bookkeeper.on_step, store.on_step = on_ledger, on_node
-    cursor.mark_delete(ledger.first_position)
+    cursor.mark_delete(ledger.ledgers.first_position)
     await cursor.flush()
     assert steps == ["state", "node"]
 
@@ -94,7 +94,7 @@ async def test_what_is_acknowledged_while_a_cursor_is_stored_is_stored_next(worl
     ledger, _ = await world.open()
     await publish(ledger, 0, 3)
     cursor = await ledger.open_cursor("s", EARLIEST)
-    first = ledger.first_position
+    first = ledger.ledgers.first_position
     cursor.mark_delete(first)
     await cursor.flush()
     arrived, go_on = asyncio.Event(), asyncio.Event()
@@ -105,25 +105,25 @@ async def test_what_is_acknowledged_while_a_cursor_is_stored_is_stored_next(worl
             await go_on.wait()
 
     world.bookkeeper.on_step = hold
-    cursor.mark_delete(ledger.next_position(first))
+    cursor.mark_delete(ledger.ledgers.next_position(first))
     storing = asyncio.create_task(cursor.flush())
     await arrived.wait()
-    cursor.mark_delete(ledger.last_confirmed)
+    cursor.mark_delete(ledger.ledgers.last_confirmed)
     go_on.set()
     await storing
     await cursor.flush()
     world.bookkeeper.on_step = None
     after, _ = await world.open()
-    assert after.cursors["s"].mark_delete_position == ledger.last_confirmed
+    assert after.cursors["s"].mark_delete_position == ledger.ledgers.last_confirmed
 
 
 async def test_a_seek_is_stored_when_it_returns(world: SharedStorage) -> None:
     ledger, _ = await world.open()
     await publish(ledger, 0, 3)
     cursor = await ledger.open_cursor("s", EARLIEST)
-    cursor.mark_delete(ledger.last_confirmed)
+    cursor.mark_delete(ledger.ledgers.last_confirmed)
     await cursor.flush()
-    await cursor.reset(ledger.first_position)
+    await cursor.reset(ledger.ledgers.first_position)
     after, _ = await world.open()  # at once: nothing that waits in the former owner is stored any more
     assert after.cursors["s"].backlog() == 3
 

@@ -230,12 +230,12 @@ async def test_a_cursor_that_is_ahead_of_the_topic_skips_nothing_that_comes(
     ledger.config = replace(CONFIG, rollover=replace(CONFIG.rollover, entries_max=1, age_min_ms=0))
     cursor = await ledger.open_cursor("s", EARLIEST)
     await publish(ledger, b"a")
-    cursor.mark_delete(ledger.last_confirmed)
+    cursor.mark_delete(ledger.ledgers.last_confirmed)
     await cursor.flush()
     saved = memory(cluster).saved()
     await publish(ledger, b"b")
     await publish(ledger, b"lost")
-    lost = ledger.last_confirmed
+    lost = ledger.ledgers.last_confirmed
     cursor.mark_delete(lost)
     await cursor.flush()
     memory(cluster).put_back(saved)
@@ -243,17 +243,17 @@ async def test_a_cursor_that_is_ahead_of_the_topic_skips_nothing_that_comes(
     ledger = await (await factory_of(cluster)).open(NAME)
     assert lost.ledger_id not in [info.ledgerId for info in ledger._record.ledgers]
     cursor = ledger.cursors["s"]
-    assert cursor.mark_delete_position == ledger.last_confirmed
+    assert cursor.mark_delete_position == ledger.ledgers.last_confirmed
     assert cursor.backlog() == 0
     assert [one.message for one in caplog.records if "it had consumed up to" in one.message] != []
     await publish(ledger, b"after")
     assert cursor.backlog() == 1
-    assert [bytes(one.data) for one in await read_all(ledger, ledger.next_position(cursor.mark_delete_position))] == [
-        b"after"
-    ]
+    assert [
+        bytes(one.data) for one in await read_all(ledger, ledger.ledgers.next_position(cursor.mark_delete_position))
+    ] == [b"after"]
 
 
 async def publish(ledger: ManagedLedger, payload: bytes) -> None:
-    before = ledger.last_confirmed
+    before = ledger.ledgers.last_confirmed
     ledger.append([payload], [payload])
-    await eventually(lambda: not ledger.pending_count and ledger.last_confirmed > before)
+    await eventually(lambda: not ledger.pending_count and ledger.ledgers.last_confirmed > before)

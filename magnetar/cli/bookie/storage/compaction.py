@@ -1,12 +1,24 @@
-"""`magnetar bookie compact`, `suspend-compaction`, `resume-compaction`."""
+"""`magnetar bookie flush`, `compact`, `suspend-compaction` and `resume-compaction`."""
 
 import click
 
 from magnetar.cli.bookie.asking import Pauses, remote, wait_option
 from magnetar.cli.bookie.storage.gc import collect
 from magnetar.cli.common import output as show
-from magnetar.cli.common.options import print_json
+from magnetar.cli.common.options import print_json, say
 from magnetar.inspect.bookie_admin import BookieAdmin
+
+
+@click.command()
+@remote
+def flush(admin: BookieAdmin, as_json: bool) -> None:
+    """Flush the write cache to entry logs now.
+
+    Example:  magnetar bookie flush
+    """
+    with show.bar("the write cache is flushed"):
+        said = admin.put("magnetar/flush")
+    say(said, as_json)
 
 
 @click.command()
@@ -36,7 +48,7 @@ def compact(admin: BookieAdmin, minor: bool, major: bool, index: bool, wait: boo
                 drawn.update(len(paths) - sum(running))
                 pauses.wait()
         said = f"{len(paths)} indexes are compacted"
-    print_json(said) if as_json else click.echo(said)
+    say(said, as_json)
 
 
 @click.command("suspend-compaction")

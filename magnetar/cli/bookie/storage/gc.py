@@ -8,7 +8,7 @@ import click
 from magnetar.cli.bookie.asking import Pauses, remote, wait_option
 from magnetar.cli.bookie.texts import doubt_text, logs_text
 from magnetar.cli.common import output as show
-from magnetar.cli.common.options import confirm, now_ms, print_json
+from magnetar.cli.common.options import confirm, now_ms, print_json, say
 from magnetar.inspect.bookie_admin import BookieAdmin
 
 
@@ -23,10 +23,7 @@ def gc(context: click.Context, admin: BookieAdmin, as_json: bool) -> None:
     if context.invoked_subcommand is not None:
         return
     status = admin.get("magnetar/status")["gc"]
-    if as_json:
-        print_json(status)
-    else:
-        _show_gc(status)
+    say(status, as_json, _show_gc)
 
 
 def _show_gc(gc: dict[str, Any]) -> None:
@@ -103,10 +100,10 @@ def collect(
         body["acceptListing"] = True
     said = admin.put("bookie/gc", body)
     if not wait:
-        print_json(said) if as_json else click.echo(said)
+        say(said, as_json)
         return
     status = _wait_for_gc(admin, before)
-    print_json(status) if as_json else _show_gc(status)
+    say(status, as_json, _show_gc)
     if status["failed"] or status["refused"]:
         sys.exit(2)
 

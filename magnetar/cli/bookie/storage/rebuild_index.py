@@ -9,7 +9,7 @@ import click
 from magnetar.cli.bookie.asking import Pauses, remote, wait_option
 from magnetar.cli.bookie.texts import printable, rebuild_text
 from magnetar.cli.common import output as show
-from magnetar.cli.common.options import confirm, now_ms, print_json
+from magnetar.cli.common.options import confirm, now_ms, say
 from magnetar.inspect.bookie_admin import BookieAdmin
 from magnetar.processes.bookies.rebuild import OfflineRebuild
 from magnetar.processes.bookies.settings import read_bookie_settings
@@ -56,7 +56,7 @@ def _rebuild_online(admin: BookieAdmin, as_json: bool, yes: bool, wait: bool) ->
         status = admin.put("magnetar/rebuild_index")
     if wait:
         status = _wait_for_rebuild(admin, status)
-    print_json(status) if as_json else _show_rebuild(status)
+    say(status, as_json, _show_rebuild)
     if wait and (status["failed"] or status["problemCount"]):
         sys.exit(2)
 

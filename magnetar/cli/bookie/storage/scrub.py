@@ -8,7 +8,7 @@ import click
 from magnetar.cli.bookie.asking import Pauses, remote, wait_option
 from magnetar.cli.bookie.texts import scrub_text
 from magnetar.cli.common import output as show
-from magnetar.cli.common.options import now_ms, print_json
+from magnetar.cli.common.options import now_ms, say
 from magnetar.inspect.bookie_admin import BookieAdmin
 
 
@@ -23,10 +23,7 @@ def scrub(context: click.Context, admin: BookieAdmin, as_json: bool) -> None:
     if context.invoked_subcommand is not None:
         return
     status = admin.get("magnetar/scrub")
-    if as_json:
-        print_json(status)
-    else:
-        _show_scrub(status)
+    say(status, as_json, _show_scrub)
 
 
 def _show_scrub(scrub: dict[str, Any]) -> None:
@@ -66,6 +63,6 @@ def run_scrub(admin: BookieAdmin, wait: bool, as_json: bool) -> None:
                 drawn.update(min(status["ledgersDone"], status["ledgers"]), status["ledgers"])
                 pauses.wait()
                 status = admin.get("magnetar/scrub")
-    print_json(status) if as_json else _show_scrub(status)
+    say(status, as_json, _show_scrub)
     if wait and (status["entriesLost"] or status["entriesUnrepaired"] or status["failed"]):
         sys.exit(2)

@@ -92,15 +92,15 @@ class Outstanding(Generic[A, R]):
                 opcode, rc, ledger_id, entry_id, body, number = parse_response(frame)
                 if opcode == ADD_ENTRY:
                     key = (ledger_id, entry_id)
-                    found = adds.pop(key, None)
-                    if found is None:
+                    waiting = adds.pop(key, None)
+                    if waiting is None:
                         continue  # its time-out came first
-                    if type(found) is list:
-                        adder = found.pop(0)
-                        if found:
-                            adds[key] = found
+                    if type(waiting) is list:
+                        adder = waiting.pop(0)
+                        if waiting:
+                            adds[key] = waiting
                     else:
-                        adder = found
+                        adder = waiting
                     if rc == 0:
                         if adder is not last:
                             last, entry_ids = adder, added.setdefault(adder, [])
@@ -148,12 +148,12 @@ class Outstanding(Generic[A, R]):
             entry_ids = []
             for entry_id in range(first, last + 1):
                 key = (ledger_id, entry_id)
-                found = adds.get(key)
-                if isinstance(found, list) and adder in found:
-                    found.remove(adder)
-                elif found is not adder:
+                waiting = adds.get(key)
+                if isinstance(waiting, list) and adder in waiting:
+                    waiting.remove(adder)
+                elif waiting is not adder:
                     continue
-                if not isinstance(found, list) or not found:
+                if not isinstance(waiting, list) or not waiting:
                     del adds[key]
                 entry_ids.append(entry_id)
             if entry_ids:
@@ -169,8 +169,8 @@ class Outstanding(Generic[A, R]):
     def fail_all(self) -> tuple[dict[A, list[int]], list[R]]:
         """Returns everybody who waits: adder → entries, and readers."""
         lost: dict[A, list[int]] = {}
-        for (_, entry_id), found in self._adds.items():
-            for adder in found if isinstance(found, list) else (found,):
+        for (_, entry_id), waiting in self._adds.items():
+            for adder in waiting if isinstance(waiting, list) else (waiting,):
                 lost.setdefault(adder, []).append(entry_id)
         readers = [reader for waiting in self._reads.values() for reader in waiting.values()]
         self._adds, self._reads = {}, {}

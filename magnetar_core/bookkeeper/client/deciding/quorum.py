@@ -30,15 +30,19 @@ def check_quorum(ensemble_size: int, write: int, ack: int) -> None:
 class Quorum:
     """Sizes of one ledger, and the write sets that follow from them. Bookies are positions 0 … E-1."""
 
-    __slots__ = ("_masks", "_sets", "ack", "ensemble_size", "write")
+    __slots__ = ("ack", "ensemble_size", "masks", "write", "write_sets")
 
     def __init__(self, ensemble_size: int, write: int, ack: int) -> None:
         check_quorum(ensemble_size, write, ack)
         self.ensemble_size = ensemble_size
         self.write = write
         self.ack = ack
-        self._sets = tuple(tuple((first + i) % ensemble_size for i in range(write)) for first in range(ensemble_size))
-        self._masks = tuple(sum(1 << index for index in members) for members in self._sets)
+        self.write_sets = tuple(
+            tuple((first + i) % ensemble_size for i in range(write)) for first in range(ensemble_size)
+        )
+        """The write set of entry e, at e mod E."""
+        self.masks = tuple(sum(1 << index for index in members) for members in self.write_sets)
+        """The write set of entry e as a bit mask, at e mod E."""
 
     @property
     def is_striped(self) -> bool:
@@ -50,31 +54,21 @@ class Quorum:
         """How many explicit negatives prove that fewer than Qa bookies hold an entry, so it was never acknowledged."""
         return self.write - self.ack + 1
 
-    @property
-    def masks(self) -> tuple[int, ...]:
-        """The write set of entry e as a bit mask, at e mod E."""
-        return self._masks
-
-    @property
-    def write_sets(self) -> tuple[tuple[int, ...], ...]:
-        """The write set of entry e, at e mod E."""
-        return self._sets
-
     def write_set(self, entry_id: int) -> tuple[int, ...]:
         """Positions that hold *entry_id*, in the order in which they are asked."""
-        return self._sets[entry_id % self.ensemble_size]
+        return self.write_sets[entry_id % self.ensemble_size]
 
     def holds(self, index: int, entry_id: int) -> bool:
         """Whether position *index* is in the write set of *entry_id*."""
-        return bool(self._masks[entry_id % self.ensemble_size] >> index & 1)
+        return bool(self.masks[entry_id % self.ensemble_size] >> index & 1)
 
     def is_covered(self, heard: int) -> bool:
         """*heard* (bit mask of positions) leaves fewer than Qa of each write set unheard."""
-        return all((mask & ~heard).bit_count() < self.ack for mask in self._masks)
+        return all((mask & ~heard).bit_count() < self.ack for mask in self.masks)
 
     def can_acknowledge_without(self, missing: int) -> bool:
         """Every entry can still reach Qa if the positions in *missing* (bit mask) never answer."""
-        return all((mask & ~missing).bit_count() >= self.ack for mask in self._masks)
+        return all((mask & ~missing).bit_count() >= self.ack for mask in self.masks)
 
 
 @lru_cache(maxsize=256)

@@ -122,13 +122,15 @@ class HeldCount:
     """Whether an entry behind LAC is part of its ledger, asked without fencing (see `last_recoverable_entry`).
 
     The same answers count as in a recovery: an ack quorum of holders settles it, and so do Qw - Qa + 1 explicit
-    negatives. Where bookies are silent and neither is reached, one holder is enough, as it is for a recovery.
+    negatives. Where bookies are silent and neither is reached, one holder is enough, as it is for a recovery; not where
+    it has to be certain: to another recovery the silent ones may say that they do not have it.
     """
 
-    __slots__ = ("_answers", "_first_error", "_held", "_missing", "_quorum")
+    __slots__ = ("_answers", "_first_error", "_held", "_is_certain", "_missing", "_quorum")
 
-    def __init__(self, quorum: Quorum) -> None:
+    def __init__(self, quorum: Quorum, *, is_certain: bool) -> None:
         self._quorum = quorum
+        self._is_certain = is_certain
         self._held = self._missing = self._answers = 0
         self._first_error = FirstError()
 
@@ -151,9 +153,9 @@ class HeldCount:
             return False
         if self._answers < self._quorum.write:
             return None
-        if self._held:
+        if self._held and not self._is_certain:
             return True
-        # Qw negatives are always enough, so at least one answer was an error.
+        # Of Qw answers without an error so many are negative, or positive, that it is decided.
         assert self._first_error.error is not None
         return self._first_error.error
 

@@ -55,14 +55,14 @@ class Undecidable:
 class FencingRound:
     """READ(-1) to every bookie of the last segment. Answers count alike with the fence flag and without it."""
 
-    __slots__ = ("_answered", "_best_lac", "_best_length", "_first_error", "_heard", "_quorum", "_valid")
+    __slots__ = ("_answered", "_best_lac", "_best_length", "_first_error", "_quorum", "_valid", "heard")
 
     def __init__(self, quorum: Quorum, first_entry_id: int) -> None:
         """*first_entry_id*: where the last segment begins; every entry before it is confirmed."""
         self._quorum = quorum
         self._best_lac = first_entry_id - 1
         self._best_length = 0
-        self._heard = 0
+        self.heard = 0
         self._answered = 0
         self._valid = False
         self._first_error = FirstError()
@@ -72,31 +72,27 @@ class FencingRound:
         assert not self._answered & bit, "a bookie answered twice"
         self._answered |= bit
         if isinstance(answer, StoredEntry):
-            self._heard |= bit
+            self.heard |= bit
             self._valid = True
             if answer.last_add_confirmed > self._best_lac:
                 self._best_lac = answer.last_add_confirmed
                 self._best_length = answer.length
         elif is_missing(answer):
-            self._heard |= bit
+            self.heard |= bit
             self._valid = True
             self._first_error.add(answer)
         elif isinstance(answer, Unauthorized):
             return Undecidable(answer)
         else:
             if isinstance(answer, DigestMismatch):
-                self._heard |= bit  # the bookie answered, so it is fenced; only its LAC is unknown
+                self.heard |= bit  # the bookie answered, so it is fenced; only its LAC is unknown
             self._first_error.add(answer)
-        if self._valid and self._quorum.is_covered(self._heard):
+        if self._valid and self._quorum.is_covered(self.heard):
             return LastConfirmed(self._best_lac, self._best_length)
         if self._answered.bit_count() == self._quorum.ensemble_size:
             assert self._first_error.error is not None
             return Undecidable(self._first_error.error)
         return None
-
-    @property
-    def heard(self) -> int:
-        return self._heard
 
 
 @dataclass(frozen=True, slots=True)

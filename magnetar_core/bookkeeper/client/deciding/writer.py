@@ -125,10 +125,8 @@ class LedgerWriter:
 
     __slots__ = (
         "_ack",
-        "_changing",
         "_codec",
         "_delayed",
-        "_doubted",
         "_flags",
         "_frame_bytes_max",
         "_hold_s",
@@ -144,6 +142,8 @@ class LedgerWriter:
         "due_s",
         "ensemble",
         "error",
+        "is_changing",
+        "is_doubted",
         "last_add_confirmed",
         "last_add_pushed",
         "ledger_id",
@@ -189,8 +189,8 @@ class LedgerWriter:
         self._ack = quorum.ack
         self._size = quorum.ensemble_size
         self._masks = quorum.masks
-        self._changing = False
-        self._doubted = False
+        self.is_changing = False
+        self.is_doubted = False
         self._replacing: dict[int, str] = {}
         # Position → bookie of failures that wait for the next change: failures during a change, and those of rule 6.
         self._delayed: dict[int, str] = {}
@@ -218,21 +218,13 @@ class LedgerWriter:
         """Whether entries can be added."""
         return self.state is State.OPEN
 
-    @property
-    def is_changing(self) -> bool:
-        return self._changing
-
-    @property
-    def is_doubted(self) -> bool:
-        return self._doubted
-
     def doubt(self) -> None:
         """Acknowledge nothing until `trust` (rule 10)."""
-        self._doubted = True
+        self.is_doubted = True
 
     def trust(self) -> Acknowledge | None:
         """The record says that the ledger is this writer's. Returns what became acknowledged by that."""
-        self._doubted = False
+        self.is_doubted = False
         return self._advance() if self.state is State.OPEN else None
 
     @property
@@ -277,7 +269,7 @@ class LedgerWriter:
 
     def start_delayed_change(self) -> ChangeEnsemble | Leave | None:
         """After an add: what an earlier failure (rule 6) or a read-only bookie (rule 9) made necessary."""
-        if not (self._delayed or self._leaving) or self._changing or self.state is not State.OPEN:
+        if not (self._delayed or self._leaving) or self.is_changing or self.state is not State.OPEN:
             return None
         if self._delayed:
             delayed, self._delayed = self._delayed, {}
@@ -294,12 +286,14 @@ class LedgerWriter:
         """Which bookies are there: after they have changed, and after the ensemble has."""
         self.refusing &= writable  # others refuse everything for a while
         # A recovery stays: it is over soon, and remembers its changes only.
-        self._leaving = {} if self._flags else {at: one for at, one in self.present.items() if one in read_only}
+        self._leaving = (
+            {} if self._flags else {at: bookie for at, bookie in self.present.items() if bookie in read_only}
+        )
 
     def leave(self, indexes: Iterable[int]) -> ChangeEnsemble | None:
         """Replace the bookies at *indexes*, which still answer, since they are about to stop (rule 9). None if no
         change may begin now, or another one has to come first."""
-        if self.state is not State.OPEN or self._changing or self._delayed:
+        if self.state is not State.OPEN or self.is_changing or self._delayed:
             return None
         leaving = {index: self.ensemble[index] for index in indexes}
         assert not leaving.keys() & self._left_out.keys(), "a position without a bookie is left"
@@ -330,7 +324,7 @@ class LedgerWriter:
             return self._fail(error)
         if index in self._left_out or index in self._replacing:
             return None
-        if self._changing or all(self._has_enough(entry_id) for entry_id in entry_ids):
+        if self.is_changing or all(self._has_enough(entry_id) for entry_id in entry_ids):
             self._delayed[index] = bookie
             return None
         delayed, self._delayed = self._delayed, {}
@@ -339,7 +333,7 @@ class LedgerWriter:
     def new_segment(self, replacements: Mapping[int, str]) -> tuple[int, tuple[str, ...]]:
         """First entry and ensemble of the segment that begins with *replacements*. LAC + 1 is exact: the barrier is
         up."""
-        assert self._changing
+        assert self.is_changing
         ensemble = tuple(replacements.get(i, bookie) for i, bookie in enumerate(self.ensemble))
         assert len(set(ensemble)) == len(ensemble), f"a bookie twice in {ensemble}"
         return self.last_add_confirmed + 1, ensemble
@@ -357,7 +351,7 @@ class LedgerWriter:
         """The change is committed (with recovery: remembered). Positions not in it could not be replaced."""
         if self.state is not State.OPEN:
             return Changed({}, None)
-        assert self._changing
+        assert self.is_changing
         assert replacements.keys() <= self._replacing.keys()
         replaced = 0
         for index, bookie in replacements.items():
@@ -380,7 +374,7 @@ class LedgerWriter:
             for index, bookie in delayed.items()
             if self.ensemble[index] == bookie and index not in self._left_out
         }
-        self._changing = False
+        self.is_changing = False
         if again:
             return Changed(resend, self._start_change(again))
         return Changed(resend, self._advance())
@@ -403,7 +397,7 @@ class LedgerWriter:
     def fill(self, usable: Set[str], successors: Callable[[Mapping[int, str]], Mapping[int, str]]) -> Changed:
         """For positions without a bookie: take a new bookie, or the old one if it is back. *usable*: bookies that are
         writable and can be reached; *successors*: those that may take positions."""
-        if not self._left_out or self._changing or self.state is not State.OPEN:
+        if not self._left_out or self.is_changing or self.state is not State.OPEN:
             return Changed({}, None)
         usable = usable - self.refusing
         # A bookie that is there may still be none for this ledger: its group, rack or region may keep it out.
@@ -441,12 +435,12 @@ class LedgerWriter:
         if self.state is State.OPEN:
             assert list(self._pending) == list(range(self.last_add_confirmed + 1, self.last_add_pushed + 1))
         assert len(set(self.ensemble)) == len(self.ensemble)
-        assert bool(self._replacing) <= self._changing
-        if not (self._changing or self._doubted) and self._pending and self.state is State.OPEN:
+        assert bool(self._replacing) <= self.is_changing
+        if not (self.is_changing or self.is_doubted) and self._pending and self.state is State.OPEN:
             assert not self._has_enough(self.last_add_confirmed + 1), "an acknowledgement was forgotten"
 
     def _advance(self) -> Acknowledge | None:
-        if self._changing or self._doubted:  # rules 3 and 10
+        if self.is_changing or self.is_doubted:  # rules 3 and 10
             return None
         pending, ack = self._pending, self._ack
         confirmed = self.last_add_confirmed
@@ -477,9 +471,9 @@ class LedgerWriter:
         ]
 
     def _start_change(self, failed: dict[int, str]) -> ChangeEnsemble:
-        assert not self._changing, "two ensemble changes at a time"
+        assert not self.is_changing, "two ensemble changes at a time"
         assert failed, "an ensemble change without a failed bookie"
-        self._changing = True
+        self.is_changing = True
         self._replacing = failed
         return ChangeEnsemble(dict(failed))
 
@@ -494,20 +488,20 @@ class LedgerWriter:
         self._delayed.clear()
         self._left_out.clear()
         self._replacing = {}
-        self._changing = False
+        self.is_changing = False
         self.length = self.confirmed_length
 
 
-def judge_conflict(own: LedgerMetadata, found: LedgerMetadata, ledger_id: int) -> LedgerMetadata:
+def judge_conflict(own: LedgerMetadata, stored: LedgerMetadata, ledger_id: int) -> LedgerMetadata:
     """Whether a writer whose update conflicted may continue from the record it found.
 
     Besides its creator, only re-replication may change the record of an open ledger, and only in older segments. Then
     the writer continues from *found*. Raises LedgerFenced or LedgerClosed otherwise.
     """
-    if found.state is LedgerState.CLOSED:
-        raise LedgerClosed(f"ledger {ledger_id} was closed by another client at entry {found.last_entry_id}")
-    if found.state is LedgerState.IN_RECOVERY:
+    if stored.state is LedgerState.CLOSED:
+        raise LedgerClosed(f"ledger {ledger_id} was closed by another client at entry {stored.last_entry_id}")
+    if stored.state is LedgerState.IN_RECOVERY:
         raise LedgerFenced(f"ledger {ledger_id} is being recovered by another client")
-    if found.last_segment != own.last_segment or len(found.segments) != len(own.segments):
+    if stored.last_segment != own.last_segment or len(stored.segments) != len(own.segments):
         raise LedgerFenced(f"ledger {ledger_id}: somebody else changed the ensemble that is being written")
-    return found
+    return stored

@@ -135,7 +135,7 @@ def choose_moves(
             if tries > _MOVES_TRIED:
                 return best
             leaving = {at: ensemble[at] for at in positions}
-            found = choose_replacements(
+            replacements = choose_replacements(
                 writable,
                 ensemble,
                 leaving,
@@ -146,10 +146,10 @@ def choose_moves(
                 ack_quorum=ack_quorum,
                 topology=topology,
             )
-            after = tuple(found.get(at, bookie) for at, bookie in enumerate(ensemble))
+            after = tuple(replacements.get(at, bookie) for at, bookie in enumerate(ensemble))
             now = topology.deficit(after, write_quorum, everybody)
             if now < lacking:
-                best, lacking = found, now
+                best, lacking = replacements, now
             if not any(lacking):
                 return best
     return best
@@ -157,14 +157,14 @@ def choose_moves(
 
 def _concerned(ensemble: Sequence[str], write_quorum: int, everybody: Collection[str], topology: Topology) -> list[int]:
     """Positions of members that stand in a window which lacks something."""
-    names = {name for one in topology.violations(ensemble, write_quorum, everybody) for name in one.bookies}
+    names = {name for violation in topology.violations(ensemble, write_quorum, everybody) for name in violation.bookies}
     return [at for at, bookie in enumerate(ensemble) if bookie in names]
 
 
 def _candidates(writable: Iterable[str], topology: Topology) -> list[str]:
     # Sorted: a set's order differs between processes, and a seed must give the same choice.
     without = topology.is_aware and topology.is_enforced
-    return sorted(one for one in writable if not (without and topology.of(one).rack == DEFAULT_RACK))
+    return sorted(bookie for bookie in writable if not (without and topology.of(bookie).rack == DEFAULT_RACK))
 
 
 def _refusal(
@@ -211,7 +211,7 @@ def _limits_after(
     if limit is None or rules is None or not rules.binds_replacements:
         return [None] * len(every)
     former = [topology.of(failed.get(at, bookie)).region for at, bookie in enumerate(ensemble)]
-    return [limit if _in_largest([former[at] for at in one], rules.durable) <= limit else None for one in every]
+    return [limit if _in_largest([former[at] for at in window], rules.durable) <= limit else None for window in every]
 
 
 def _in_largest(regions: Sequence[str], durable: int) -> int:
@@ -276,7 +276,7 @@ class _Placing:
         self._durable = 0 if topology.regions is None else topology.regions.durable
         self._counts_regions = topology.is_aware and topology.regions is not None
         is_enforced = topology.is_aware and topology.is_enforced
-        self._is_strict = is_enforced or any(one is not None for one in limits)
+        self._is_strict = is_enforced or any(limit is not None for limit in limits)
         least = min(write_quorum, topology.racks_min) if is_enforced else 1
         self._racks_least = [least if not set(positions).isdisjoint(window) else 1 for window in self._windows]
         self._of: list[list[int]] = [[] for _ in fixed]
@@ -306,7 +306,7 @@ class _Placing:
         if not bad and len(self._positions) == len(self._fixed):
             for _ in range(_DRAWS):
                 drawn = self._rng.sample(good, len(self._positions))
-                if not any(self._sum([self._topology.of(one) for one in drawn], range(len(self._windows)), ())):
+                if not any(self._sum([self._topology.of(bookie) for bookie in drawn], range(len(self._windows)), ())):
                     return dict(enumerate(drawn))
         pools: dict[_Kind, list[str]] = {}
         for names, is_quarantined in ((good, False), (bad, True)):
@@ -318,7 +318,7 @@ class _Placing:
             chosen = self._filled(pools, budget, in_order=attempt % 2 == 1)
             cost = self._cost(chosen)
             if any(cost):
-                chosen, cost = self._improved(chosen, cost, pools, budget)
+                chosen, cost = self._improved(chosen, cost, pools)
             if least is None or cost < least:
                 best, least = chosen, cost
             if not any(least) or self._steps <= 0:
@@ -328,11 +328,11 @@ class _Placing:
             return None
         for names in pools.values():
             self._rng.shuffle(names)
-        return {at: pools[one].pop() for at, one in best.items()}
+        return {at: pools[kind].pop() for at, kind in best.items()}
 
     def _filled(self, pools: Mapping[_Kind, Sequence[str]], budget: int, *, in_order: bool) -> _Chosen:
         """Each position gets what costs least there, with those that are filled already."""
-        left = {one: len(names) for one, names in pools.items()}
+        left = {kind: len(names) for kind, names in pools.items()}
         order = list(self._positions)
         if in_order:
             first = self._rng.randrange(len(order))
@@ -344,34 +344,32 @@ class _Placing:
         # In quarantine are those that the others do not suffice for, at positions by lot.
         in_quarantine = set(self._rng.sample(order, budget))
         for at in order:
-            kinds = [one for one, count in left.items() if count and one.is_quarantined == (at in in_quarantine)]
-            found = self._cheapest(located, at, kinds, left)
-            left[found] -= 1
-            chosen[at] = found
-            located[at] = found.location
+            kinds = [kind for kind, count in left.items() if count and kind.is_quarantined == (at in in_quarantine)]
+            cheapest = self._cheapest(located, at, kinds, left)
+            left[cheapest] -= 1
+            chosen[at] = cheapest
+            located[at] = cheapest.location
         return chosen
 
     def _cheapest(
         self, located: list[Location | None], at: int, kinds: Sequence[_Kind], left: Mapping[_Kind, int]
     ) -> _Kind:
         """Of those that cost the same at position *at*, any, in proportion to how many there are."""
-        hosts = {one.host for one in located if one is not None}
+        hosts = {location.host for location in located if location is not None}
         costs: dict[Location, _Cost] = {}
         by_cost: dict[_Cost, list[_Kind]] = {}
-        for one in kinds:
-            rack, host = one.location
+        for kind in kinds:
+            rack, host = kind.location
             like = Location(rack, host if host in hosts else "")  # hosts without a member are alike
             if like not in costs:
-                located[at] = one.location
+                located[at] = kind.location
                 costs[like] = self._cost_at(located, at)
-            by_cost.setdefault(costs[like], []).append(one)
+            by_cost.setdefault(costs[like], []).append(kind)
         located[at] = None
         equal = by_cost[min(by_cost)]
-        return self._rng.choices(equal, [left[one] for one in equal])[0]
+        return self._rng.choices(equal, [left[kind] for kind in equal])[0]
 
-    def _improved(
-        self, chosen: _Chosen, cost: _Cost, pools: Mapping[_Kind, Sequence[str]], budget: int
-    ) -> tuple[_Chosen, _Cost]:
+    def _improved(self, chosen: _Chosen, cost: _Cost, pools: Mapping[_Kind, Sequence[str]]) -> tuple[_Chosen, _Cost]:
         """Exchange one member, or two with each other, for as long as less is lacking then."""
         is_better = True
         while is_better and self._steps > 0:
@@ -385,25 +383,25 @@ class _Placing:
 
     def _alternatives(self, chosen: _Chosen, at: int, pools: Mapping[_Kind, Sequence[str]]) -> list[_Chosen]:
         used = Counter(chosen.values())
-        found = [
-            {**chosen, at: one}
-            for one, names in pools.items()
-            if one != chosen[at] and one.is_quarantined == chosen[at].is_quarantined and used[one] < len(names)
+        alternatives = [
+            {**chosen, at: kind}
+            for kind, names in pools.items()
+            if kind != chosen[at] and kind.is_quarantined == chosen[at].is_quarantined and used[kind] < len(names)
         ]
-        found += [
+        alternatives += [
             {**chosen, at: chosen[other], other: chosen[at]}
             for other in self._positions
             if chosen[other].location != chosen[at].location
         ]
-        self._rng.shuffle(found)
-        return found
+        self._rng.shuffle(alternatives)
+        return alternatives
 
     # ----------------------------------------------------------------------------------- what is lacking
 
     def _cost(self, chosen: _Chosen) -> _Cost:
         located = list(self._fixed)
-        for at, found in chosen.items():
-            located[at] = found.location
+        for at, kind in chosen.items():
+            located[at] = kind.location
         return self._sum(located, range(len(self._windows)), chosen)
 
     def _cost_at(self, located: Sequence[Location | None], at: int) -> _Cost:
@@ -425,7 +423,9 @@ class _Placing:
         strangers = 0
         if self._preferred:
             strangers = sum(
-                distance(self._preferred[at], one.rack) for at in positions if (one := located[at]) is not None
+                distance(self._preferred[at], location.rack)
+                for at in positions
+                if (location := located[at]) is not None
             )
         return _Cost(excess, regions, racks, hosts, strangers)
 
@@ -434,15 +434,16 @@ class _Placing:
         limit = self._limits[number]
         if limit is None:
             return 0
-        regions = [region_of(one.rack) for at in self._windows[number] if (one := located[at]) is not None]
+        regions = [region_of(location.rack) for at in self._windows[number] if (location := located[at]) is not None]
         return max(_in_largest(regions, self._durable) - limit, 0)
 
     def _spread(self, located: Sequence[Location | None], window: Sequence[int]) -> Spread:
-        there = [one for at in window if (one := located[at]) is not None]
+        there = [location for at in window if (location := located[at]) is not None]
         free = len(window) - len(there)
-        racks, hosts = len({one.rack for one in there}) + free, len({one.host for one in there}) + free
+        racks = len({location.rack for location in there}) + free
+        hosts = len({location.host for location in there}) + free
         if not self._counts_regions:
             return Spread(racks, hosts)
-        regions = [region_of(one.rack) for one in there]
+        regions = [region_of(location.rack) for location in there]
         names = set(regions)
         return Spread(racks, hosts, len(names) + free, max(map(regions.count, names), default=0))

@@ -46,8 +46,8 @@ class Isolation(NamedTuple):
         """What the record of a ledger holds of it, as Apache's brokers write it."""
         groups = {PRIMARY: self.primary, SECONDARY: self.secondary}
         properties = {name: text for name, text in groups.items() if text is not None}
-        told = {"policyClass": POLICY_CLASS, "properties": properties}
-        return ((POLICY_KEY, json.dumps(told, indent=2, separators=(",", " : "), ensure_ascii=False).encode()),)
+        policy = {"policyClass": POLICY_CLASS, "properties": properties}
+        return ((POLICY_KEY, json.dumps(policy, indent=2, separators=(",", " : "), ensure_ascii=False).encode()),)
 
 
 def isolation_in(custom_metadata: Iterable[tuple[str, bytes]]) -> Isolation | None:
@@ -56,10 +56,10 @@ def isolation_in(custom_metadata: Iterable[tuple[str, bytes]]) -> Isolation | No
     if value is None:
         return None
     try:
-        told = parse_json(value)
-        if told["policyClass"] != POLICY_CLASS:
+        policy = parse_json(value)
+        if policy["policyClass"] != POLICY_CLASS:
             return None
-        properties = told.get("properties") or {}
+        properties = policy.get("properties") or {}
         return Isolation(_text(properties.get(PRIMARY)), _text(properties.get(SECONDARY)))
     except (ValueError, KeyError, TypeError, AttributeError):
         return None
@@ -101,7 +101,7 @@ def usable(
 
 
 def _names(text: str | None) -> frozenset[str]:
-    return frozenset(one for one in (text or "").split(",") if one)
+    return frozenset(name for name in (text or "").split(",") if name)
 
 
 def _bookies(groups: Mapping[str, Collection[str]], names: Iterable[str]) -> frozenset[str]:

@@ -77,7 +77,7 @@ def rules_of(regions_to_write: str, regions_min: int, *, binds_replacements: boo
 
 def names_in(regions_to_write: str) -> tuple[str, ...]:
     """The regions in `reppRegionsToWrite` (`eu;us;asia`), each once."""
-    return tuple(dict.fromkeys(one.strip() for one in regions_to_write.split(";") if one.strip()))
+    return tuple(dict.fromkeys(name.strip() for name in regions_to_write.split(";") if name.strip()))
 
 
 def problems(

@@ -105,19 +105,21 @@ class Violation(NamedTuple):
     @property
     def text(self) -> str:
         """One line for people."""
-        told = []
+        faults = []
         if len(self.regions) < self.demand.regions and self.regions:
-            told.append(f"in {_counted([name for name, _ in self.regions], 'region')} instead of {self.demand.regions}")
+            faults.append(
+                f"in {_counted([name for name, _ in self.regions], 'region')} instead of {self.demand.regions}"
+            )
         elif self.spread.copies > self.demand.copies_max:
             each = ", ".join(f"{name}: {count}" for name, count in self.regions)
-            told.append(f"unevenly in regions ({each}; at most {self.demand.copies_max} in one)")
+            faults.append(f"unevenly in regions ({each}; at most {self.demand.copies_max} in one)")
         if len(self.racks) < self.demand.racks:
-            told.append(f"in {_counted(self.racks, 'rack')} instead of {self.demand.racks}")
+            faults.append(f"in {_counted(self.racks, 'rack')} instead of {self.demand.racks}")
         if len(self.hosts) < self.demand.hosts:
-            told.append(f"on {_counted(self.hosts, 'host')} instead of {self.demand.hosts}")
-        if not told:
-            told.append(f"partly in {DEFAULT_RACK}, which does not count as a rack")
-        return f"{', '.join(self.bookies)} are {' and '.join(told)}"
+            faults.append(f"on {_counted(self.hosts, 'host')} instead of {self.demand.hosts}")
+        if not faults:
+            faults.append(f"partly in {DEFAULT_RACK}, which does not count as a rack")
+        return f"{', '.join(self.bookies)} are {' and '.join(faults)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,10 +144,10 @@ class Topology:
 
     def racks(self, bookies: Collection[str]) -> dict[str, list[str]]:
         """Rack → those of *bookies* that stand in it, both in order."""
-        found: dict[str, list[str]] = {}
+        by_rack: dict[str, list[str]] = {}
         for bookie in sorted(bookies):
-            found.setdefault(self.of(bookie).rack, []).append(bookie)
-        return dict(sorted(found.items()))
+            by_rack.setdefault(self.of(bookie).rack, []).append(bookie)
+        return dict(sorted(by_rack.items()))
 
     def hosts(self, bookies: Collection[str]) -> frozenset[str]:
         return frozenset(self.of(bookie).host for bookie in bookies)
@@ -156,8 +158,8 @@ class Topology:
         if not self.is_aware:
             return Demand(1, 1)
         locations = [self.of(bookie) for bookie in bookies]
-        racks = {one.rack for one in locations}
-        hosts = {one.host for one in locations}
+        racks = {location.rack for location in locations}
+        hosts = {location.host for location in locations}
         # A single rack on a single host tells nothing apart, whatever its name is.
         are_told = not racks <= {DEFAULT_RACK} and (len(racks) > 1 or len(hosts) > 1)
         wanted = min(write_quorum, self.racks_min) if are_told or self.is_enforced else 1
@@ -165,10 +167,10 @@ class Topology:
         if self.regions is None or not bookies:
             return Demand(wanted, wanted_hosts)
         by_region: dict[str, set[str]] = {}
-        for one in locations:
-            by_region.setdefault(one.region, set()).add(one.rack)
+        for location in locations:
+            by_region.setdefault(location.region, set()).add(location.rack)
         if are_told:
-            wanted = max(wanted, self._racks_in_regions(write_quorum, [len(one) for one in by_region.values()]))
+            wanted = max(wanted, self._racks_in_regions(write_quorum, [len(region) for region in by_region.values()]))
         among = max(len(by_region), self.regions.durable)
         return Demand(wanted, wanted_hosts, min(write_quorum, among), shares(write_quorum, among)[0])
 
@@ -181,18 +183,21 @@ class Topology:
     def violations(self, ensemble: Sequence[str], write_quorum: int, bookies: Collection[str]) -> list[Violation]:
         """The windows of *ensemble* that lack racks or hosts, where *bookies* are those of the cluster."""
         demand = self.demand({*bookies, *ensemble}, write_quorum)
-        found = []
+        violations = []
         for window in windows(len(ensemble), write_quorum):
             members = tuple(ensemble[at] for at in window)
-            located = [self.of(one) for one in members]
-            copies = Counter(one.region for one in located) if self.is_aware and self.regions is not None else {}
-            racks = frozenset(one.rack for one in located)
-            hosts = frozenset(one.host for one in located)
-            violation = Violation(members, racks, hosts, demand, tuple(sorted(copies.items())))
-            is_without = self.is_aware and self.is_enforced and DEFAULT_RACK in racks
-            if is_without or not demand.is_met(violation.spread):
-                found.append(violation)
-        return found
+            located = [self.of(bookie) for bookie in members]
+            by_region = (
+                Counter(location.region for location in located) if self.is_aware and self.regions is not None else {}
+            )
+            racks = frozenset(location.rack for location in located)
+            hosts = frozenset(location.host for location in located)
+            violation = Violation(members, racks, hosts, demand, tuple(sorted(by_region.items())))
+            # Enforced racks: the default one does not count as a rack, however many others there are.
+            has_default_rack = self.is_aware and self.is_enforced and DEFAULT_RACK in racks
+            if has_default_rack or not demand.is_met(violation.spread):
+                violations.append(violation)
+        return violations
 
     def is_adhering(self, ensemble: Sequence[str], write_quorum: int, bookies: Collection[str]) -> bool:
         return not self.violations(ensemble, write_quorum, bookies)
@@ -200,10 +205,14 @@ class Topology:
     def deficit(self, ensemble: Sequence[str], write_quorum: int, bookies: Collection[str]) -> Deficit:
         """What the windows lack in all."""
         regions = racks = hosts = 0
-        for one in self.violations(ensemble, write_quorum, bookies):
-            lacking = one.demand.lacking(one.spread)
-            told = one.racks - {DEFAULT_RACK} if self.is_enforced else one.racks
-            racks += max(one.demand.racks - len(told), int(self.is_enforced and DEFAULT_RACK in one.racks), 0)
+        for violation in self.violations(ensemble, write_quorum, bookies):
+            lacking = violation.demand.lacking(violation.spread)
+            racks_counted = violation.racks - {DEFAULT_RACK} if self.is_enforced else violation.racks
+            racks += max(
+                violation.demand.racks - len(racks_counted),
+                int(self.is_enforced and DEFAULT_RACK in violation.racks),
+                0,
+            )
             regions += lacking.regions
             hosts += lacking.hosts
         return Deficit(regions, racks, hosts)
@@ -211,15 +220,15 @@ class Topology:
 
 def region_on(host: str, locations: Mapping[str, Location]) -> str | None:
     """The region of the bookies on *host*; None: there is none, they differ, or nobody told of it."""
-    found = {one.region for one in locations.values() if one.host == host.lower() and one.rack != DEFAULT_RACK}
-    return next(iter(found)) if len(found) == 1 else None
+    regions = {one.region for one in locations.values() if one.host == host.lower() and one.rack != DEFAULT_RACK}
+    return next(iter(regions)) if len(regions) == 1 else None
 
 
 def locations_of(racks: Mapping[str, str], hosts: Mapping[str, str]) -> dict[str, Location]:
     """Where the bookies stand that have a rack in `/bookies` (*racks*), or that were registered (*hosts*)."""
     known = {**{bookie: host_of(bookie) for bookie in racks}, **hosts}
-    told = racks_of(racks, known)
-    return {bookie: Location(told.get(bookie, DEFAULT_RACK), host) for bookie, host in known.items()}
+    known_racks = racks_of(racks, known)
+    return {bookie: Location(known_racks.get(bookie, DEFAULT_RACK), host) for bookie, host in known.items()}
 
 
 def windows(ensemble_size: int, write_quorum: int) -> list[tuple[int, ...]]:

@@ -174,12 +174,12 @@ class LedgerFetcher:
             self._pool.speculation.add(weakref.WeakMethod(race.speculate))
         return race.answer
 
-    async def is_held(self, ensemble: Sequence[str], entry_id: int) -> bool:
+    async def is_held(self, ensemble: Sequence[str], entry_id: int, *, is_certain: bool) -> bool:
         """The entry is part of the ledger (see `LedgerReadHandle.last_recoverable_entry`).
 
         Raises the error of a bookie if the answers do not decide it.
         """
-        count = HeldCount(self.quorum)
+        count = HeldCount(self.quorum, is_certain=is_certain)
         verdict: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
 
         def on_answer(_: int, answer: Answer) -> None:

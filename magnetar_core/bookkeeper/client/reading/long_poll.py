@@ -38,10 +38,10 @@ class _Asked(NamedTuple):
 class LongPoll:
     """Of one reader, for one ledger at a time. Used on the loop."""
 
-    def __init__(self, pool: ConnectionPool, told: Callable[[], None]) -> None:
+    def __init__(self, pool: ConnectionPool, on_news: Callable[[], None]) -> None:
         """*told* is called when there may be news."""
         self._pool = pool
-        self._told = told
+        self._told = on_news
         self._tasks = Tasks("long poll")
         self._asked: _Asked | None = None
         self._task: asyncio.Task[None] | None = None

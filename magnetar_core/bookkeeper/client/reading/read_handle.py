@@ -39,8 +39,10 @@ class LedgerReadHandle:
         self.ledger_id = ledger_id
         self._versioned = versioned
         self._ledgers = ledgers
-        self._last_add_confirmed = last_add_confirmed
-        self._length = length
+        self.last_add_confirmed = last_add_confirmed
+        """The last entry that may be read. For an open ledger: the LAC when it was last asked for."""
+        self.length = length
+        """Payload bytes. For an open ledger: up to the LAC when it was last asked for."""
         self._frame_bytes_max = pool.config.frame_bytes_max
         self._fetcher = LedgerFetcher(
             ledger_id,
@@ -54,18 +56,8 @@ class LedgerReadHandle:
         return self._versioned.metadata
 
     @property
-    def last_add_confirmed(self) -> int:
-        """The last entry that may be read. For an open ledger: the LAC when it was last asked for."""
-        return self._last_add_confirmed
-
-    @property
     def is_closed(self) -> bool:
         return self.metadata.is_closed
-
-    @property
-    def length(self) -> int:
-        """Payload bytes. For an open ledger: up to the LAC when it was last asked for."""
-        return self._length
 
     async def read(self, first: int, last: int) -> list[StoredEntry]:
         """The entries *first* … *last*, both included.
@@ -97,7 +89,7 @@ class LedgerReadHandle:
         if max_count < 1:
             raise ValueError(f"{max_count} entries")
         self._check(first, first)
-        return await self._run(first, min(max_count, self._last_add_confirmed - first + 1), max_bytes)
+        return await self._run(first, min(max_count, self.last_add_confirmed - first + 1), max_bytes)
 
     async def read_batch_unconfirmed(self, first: int, max_count: int, max_bytes: int) -> list[StoredEntry]:
         """As `read_batch`, without the check that the entries are confirmed: for a caller that knows it already, as the
@@ -115,14 +107,15 @@ class LedgerReadHandle:
         await self._refresh()
         if not self.is_closed:
             segment = self.metadata.last_segment
-            found = await self._fetcher.last_confirmed(segment.ensemble, segment.first_entry_id)
-            if found.last_add_confirmed > self._last_add_confirmed:
-                self._last_add_confirmed = found.last_add_confirmed
-                self._length = found.length
-        return self._last_add_confirmed
+            confirmed = await self._fetcher.last_confirmed(segment.ensemble, segment.first_entry_id)
+            if confirmed.last_add_confirmed > self.last_add_confirmed:
+                self.last_add_confirmed = confirmed.last_add_confirmed
+                self.length = confirmed.length
+        return self.last_add_confirmed
 
-    async def last_recoverable_entry(self) -> int:
+    async def last_recoverable_entry(self, *, is_certain: bool = False) -> int:
         """The last entry that a recovery would find now, with no gap between it and LAC. Does not fence.
+        *is_certain*: the last one that every recovery will find, whichever bookies answer it.
 
         Raises EndUnknown, which names the entry, if too few bookies answer.
 
@@ -144,7 +137,10 @@ class LedgerReadHandle:
         while True:
             wanted = range(last + 1, last + 1 + _HELD_WINDOW)
             held = await asyncio.gather(
-                *(self._fetcher.is_held(self.metadata.ensemble_for(entry_id), entry_id) for entry_id in wanted),
+                *(
+                    self._fetcher.is_held(self.metadata.ensemble_for(entry_id), entry_id, is_certain=is_certain)
+                    for entry_id in wanted
+                ),
                 return_exceptions=True,
             )
             for verdict in held:
@@ -164,9 +160,9 @@ class LedgerReadHandle:
     def _check(self, first: int, last: int) -> None:
         if not 0 <= first <= last:
             raise ValueError(f"entries {first} to {last}")
-        if last > self._last_add_confirmed:
+        if last > self.last_add_confirmed:
             raise BeyondLastConfirmed(
-                f"ledger {self.ledger_id}: entry {last} is behind the last confirmed one, {self._last_add_confirmed}"
+                f"ledger {self.ledger_id}: entry {last} is behind the last confirmed one, {self.last_add_confirmed}"
             )
 
     async def _run(self, first: int, max_count: int, max_bytes: int) -> list[StoredEntry]:
@@ -196,5 +192,5 @@ class LedgerReadHandle:
             raise as_client_error(error, self.ledger_id) from error
         if self.is_closed:
             # From here on only the record counts, and no bookie's LAC (I8).
-            self._last_add_confirmed = self.metadata.last_entry_id
-            self._length = self.metadata.length
+            self.last_add_confirmed = self.metadata.last_entry_id
+            self.length = self.metadata.length

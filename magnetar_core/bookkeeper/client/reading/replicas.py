@@ -175,18 +175,18 @@ class LedgerReplicas:
     async def _batch(self, bookie_id: str, first: int, count: int) -> list[Stored]:
         connection = self._pool.get(bookie_id, self.ledger_id)
         answer = await connection.batch_read(self.ledger_id, first, count, RUN_BYTES)
-        found: list[Stored] = []
+        stored: list[Stored] = []
         for at, data in enumerate(answer[:count]):
             try:
                 self._codec.check(data, self.ledger_id, first + at)
             except DigestMismatch:
-                if not found:
+                if not stored:
                     raise
                 break  # the verified part counts; the next run begins with the damaged one
-            found.append(Stored(first + at, data))
-        if not found:
+            stored.append(Stored(first + at, data))
+        if not stored:
             raise BookieUnavailable(f"bookie {bookie_id}, ledger {self.ledger_id}: a batch answer without entries")
-        return found
+        return stored
 
     def _in_order(self, bookies: Iterable[str]) -> list[str]:
         return sorted(bookies, key=self._pool.rank)

@@ -35,6 +35,7 @@ from magnetar_core.bookkeeper.client.errors import (
     BookieUnavailable,
     BookKeeperError,
     ClientClosed,
+    NoTls,
     OperationTimeout,
     error_of,
 )
@@ -137,7 +138,8 @@ class BookieConnection:
         """*is_closed*: the client was closed already, so every request fails."""
         self.bookie_id = bookie_id
         self.socket = 0
-        """Counts the sockets. Behind another one there may be another bookie: the same name, and empty disks."""
+        """Counts the sockets. A bookie may come back under the same id without its disks, so a new socket tells nothing
+        about what the old one stored."""
         self._parts = parts
         self._clock = parts.clock
         self._config = parts.config
@@ -146,9 +148,9 @@ class BookieConnection:
         self._connecting = False
         self._paused = False
         self._flushing = False
-        self._in_pieces = False
+        self._in_pieces = False  # inside `_flush_in_pieces`
         self._closed = is_closed
-        self._refuse_until = 0.0
+        self._refuse_until_s = 0.0
         self._refusing = GrowingPause(_REFUSE_S, _REFUSE_S_MAX)
         self._last_error: BookKeeperError = BookieUnavailable(f"bookie {bookie_id} was not reached yet")
         self._outbox: list[Buffer] = []
@@ -165,7 +167,7 @@ class BookieConnection:
     @property
     def is_refusing(self) -> bool:
         """The last connect failed a moment ago, and the next one is not tried yet (rule 5)."""
-        return self._wire is None and self._clock.monotonic() < self._refuse_until
+        return self._wire is None and self._clock.monotonic() < self._refuse_until_s
 
     @property
     def is_full(self) -> bool:
@@ -327,12 +329,13 @@ class BookieConnection:
             finally:
                 self._connecting = False
         except (OSError, MetadataError, TimeoutError) as error:
-            self._refuse_until = self._clock.monotonic() + self._refusing.next_s()
+            self._refuse_until_s = self._clock.monotonic() + self._refusing.next_s()
             why = "no connection in time" if isinstance(error, TimeoutError) else error
             # Wrong settings, which somebody must correct. The caller may see only a consequence, as NotEnoughBookies.
-            if isinstance(error, TlsFailed):
+            kind = NoTls if isinstance(error, TlsFailed) else BookieUnavailable
+            if kind is NoTls:
                 log.warning("no TLS connection to bookie %s: %s", self.bookie_id, error)
-            self._lost(None, BookieUnavailable(f"bookie {self.bookie_id} cannot be reached: {why}"))
+            self._lost(None, kind(f"bookie {self.bookie_id} cannot be reached: {why}"))
             return
         if self._closed or wire.is_lost:
             wire.transport.abort()

@@ -23,14 +23,14 @@ class Questions(asyncio.Protocol):
     @classmethod
     async def connected(cls, pool: ConnectionPool, bookie_id: str) -> "Questions":
         """Over TLS where the client's other connections are. Raises OSError, MetadataError, TimeoutError."""
-        made = cls(pool.config.frame_bytes_max)
+        protocol = cls(pool.config.frame_bytes_max)
         async with asyncio.timeout(pool.config.connect_timeout_ms / 1000):
             host, port = await pool.directory.address_of(bookie_id)
             if pool.certificates is None:
-                await asyncio.get_running_loop().create_connection(lambda: made, host, port)
+                await asyncio.get_running_loop().create_connection(lambda: protocol, host, port)
             else:
-                await connect(made, host, port, pool.certificates)
-        return made
+                await connect(protocol, host, port, pool.certificates)
+        return protocol
 
     async def ask(self, request: bytes) -> memoryview:
         """The whole frame of the answer. Raises ConnectionError, MalformedFrame. One that is cancelled ends the

@@ -60,7 +60,7 @@ class BookieServiceInfo:
     @property
     def http_url(self) -> str | None:
         """Where its HTTP answers; None if it has none."""
-        endpoint = next((one for one in self.endpoints if one.protocol == "http"), None)
+        endpoint = next((endpoint for endpoint in self.endpoints if endpoint.protocol == "http"), None)
         if endpoint is None:
             return None
         host = f"[{endpoint.host}]" if ":" in endpoint.host else endpoint.host

@@ -222,32 +222,20 @@ class BookieStateWatch:
         self._is_stale = True
         self._cancels: list[Cancel] = []
         self._watches: dict[str, Cancel] = {}
-        self._not_active: dict[str, VersionedState] = {}
-        self._bookies: frozenset[str] = frozenset()
-        self._draining: frozenset[str] = frozenset()
+        self.not_active: Mapping[str, VersionedState] = {}
+        """Every bookie that is not active, with its state."""
+        self.bookies: frozenset[str] = frozenset()
+        """Every bookie with a cookie."""
+        self.draining: frozenset[str] = frozenset()
+        """Bookies whose entries are to be copied to others."""
         self._listeners: list[Callable[[], None]] = []
         self.unreadable: dict[str, str] = {}
         """Bookie → why its state cannot be read. What was known of it before still counts."""
 
     @property
-    def bookies(self) -> frozenset[str]:
-        """Every bookie with a cookie."""
-        return self._bookies
-
-    @property
-    def not_active(self) -> Mapping[str, VersionedState]:
-        """Every bookie that is not active, with its state."""
-        return self._not_active
-
-    @property
-    def draining(self) -> frozenset[str]:
-        """Bookies whose entries are to be copied to others."""
-        return self._draining
-
-    @property
     def drained(self) -> frozenset[str]:
         """Bookies that no record names any more."""
-        return frozenset(one for one, state in self._not_active.items() if state.lifecycle.state is State.DRAINED)
+        return frozenset(bookie for bookie, state in self.not_active.items() if state.lifecycle.state is State.DRAINED)
 
     def watch(self, changed: Callable[[], None]) -> Cancel:
         """Call *changed* after some state has changed."""
@@ -298,12 +286,12 @@ class BookieStateWatch:
                 unreadable[bookie_id] = str(error)
                 if bookie_id not in self.unreadable:
                     log.error("%s; what was known of the bookie before counts", error)
-                state = self._not_active.get(bookie_id, ACTIVE)
+                state = self.not_active.get(bookie_id, ACTIVE)
             if state.lifecycle.state is not State.ACTIVE:
                 states[bookie_id] = state
-        before = self._not_active, self._bookies, self.unreadable
-        self._not_active, self._bookies, self.unreadable = states, bookies, unreadable
-        self._draining = frozenset(bookie_id for bookie_id, state in states.items() if state.lifecycle.is_leaving)
+        before = self.not_active, self.bookies, self.unreadable
+        self.not_active, self.bookies, self.unreadable = states, bookies, unreadable
+        self.draining = frozenset(bookie_id for bookie_id, state in states.items() if state.lifecycle.is_leaving)
         if before != (states, bookies, unreadable):
             for changed in tuple(self._listeners):
                 changed()

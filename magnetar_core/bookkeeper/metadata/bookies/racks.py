@@ -56,24 +56,12 @@ class RackDirectory:
         self._cancel: Cancel | None = None
         self._is_reading = False
         self._is_changed = False
-        self._racks: Mapping[str, str] = {}
-        self._groups: Mapping[str, frozenset[str]] = {}
-        self._problems: tuple[str, ...] = ()
-
-    @property
-    def racks(self) -> Mapping[str, str]:
+        self.racks: Mapping[str, str] = {}
         """Bookie → rack, as far as they are known; another object after each change."""
-        return self._racks
-
-    @property
-    def groups(self) -> Mapping[str, frozenset[str]]:
+        self.groups: Mapping[str, frozenset[str]] = {}
         """Group → its bookies."""
-        return self._groups
-
-    @property
-    def problems(self) -> tuple[str, ...]:
+        self.problems: tuple[str, ...] = ()
         """The parts of the node that could not be understood."""
-        return self._problems
 
     async def start(self) -> None:
         """Read and watch. Raises MetadataError."""
@@ -111,18 +99,18 @@ class RackDirectory:
             record = RackRecord({}) if node is None else decode_racks(node.value)
         except Corruption as error:
             log.error("%s; the racks that were known stay", error)  # rule 1
-            self._problems = (str(error),)
+            self.problems = (str(error),)
             return
         for problem in record.problems:
             log.warning("%s", problem)
-        self._problems = record.problems
+        self.problems = record.problems
         groups = {group: frozenset(bookies) for group, bookies in record.groups.items()}
-        if groups != self._groups:
-            self._groups = groups
+        if groups != self.groups:
+            self.groups = groups
             log.info("bookies are in groups: %s", {group: sorted(names) for group, names in groups.items()})
-        if record.racks != self._racks:
-            self._racks = record.racks
-            log.info("bookies are in racks: %s", self._racks or "none is known")
+        if record.racks != self.racks:
+            self.racks = record.racks
+            log.info("bookies are in racks: %s", self.racks or "none is known")
 
 
 class RackRecords:

@@ -101,17 +101,13 @@ class BookieRegistration:
         self._checked_session = -1
         """The session in which `before` has returned."""
         self._info: BookieServiceInfo | None = None
-        self._read_only = False
+        self.read_only = False
         self._reason = ""
         # Whether the store has the mode and the reason: a change of them may fail half way.
         self._is_shown = True
         # One change of mode at a time; a repeated registration counts as one.
         self._mode_lock = asyncio.Lock()
         self._cancel_watch: Cancel | None = None
-
-    @property
-    def read_only(self) -> bool:
-        return self._read_only
 
     async def register(self, info: BookieServiceInfo) -> None:
         """Register the bookie in its present mode.
@@ -134,10 +130,10 @@ class BookieRegistration:
         MetadataError the same call goes on with the change.
         """
         async with self._mode_lock:
-            if self._is_shown and (read_only, reason) == (self._read_only, self._reason):
+            if self._is_shown and (read_only, reason) == (self.read_only, self._reason):
                 return
-            is_other_gone = self._is_shown and read_only == self._read_only
-            self._read_only, self._reason = read_only, reason
+            is_other_gone = self._is_shown and read_only == self.read_only
+            self.read_only, self._reason = read_only, reason
             if self._info is None or not self._is_checked:
                 return  # the registration that follows shows it
             self._is_shown = False
@@ -188,7 +184,7 @@ class BookieRegistration:
 
     @property
     def _own_path(self) -> str:
-        return self._path(self._read_only)
+        return self._path(self.read_only)
 
     def _path(self, read_only: bool) -> str:
         return f"{self._root}/available/{_READONLY + '/' if read_only else ''}{self._bookie_id}"
@@ -235,7 +231,7 @@ class BookieRegistration:
 
     async def _create(self, path: str) -> None:
         assert self._info is not None
-        value = (self._info.with_reason(self._reason) if self._read_only else self._info).encode()
+        value = (self._info.with_reason(self._reason) if self.read_only else self._info).encode()
         session_s = self._store.session_timeout_s
         wait_s = session_s if math.isfinite(session_s) else _WAIT_WITHOUT_TIMEOUT_S
         began_s = self._clock.monotonic()
@@ -288,11 +284,14 @@ class BookieDirectory:
         self._store = store
         self._root = root
         self._clock = clock
-        self._writable: frozenset[str] = frozenset()
-        self._read_only: frozenset[str] = frozenset()
+        self.writable: frozenset[str] = frozenset()
+        """Bookies that take new ledgers."""
+        self.read_only: frozenset[str] = frozenset()
+        """Bookies that only answer reads."""
         self._listeners: dict[object, Callable[[], None]] = {}  # by a token: each open ledger is one of them
         self._addresses: dict[str, tuple[str, int]] = {}
-        self._hosts: dict[str, str] = {}
+        self.hosts: Mapping[str, str] = {}
+        """Bookie → host, of all that were there since the start; another object after each change."""
         self._tasks = Tasks("bookie directory")
         self._cancels: list[Cancel] = []
         self._reading = False
@@ -312,23 +311,8 @@ class BookieDirectory:
         await self._tasks.cancel()
 
     @property
-    def writable(self) -> frozenset[str]:
-        """Bookies that take new ledgers."""
-        return self._writable
-
-    @property
-    def read_only(self) -> frozenset[str]:
-        """Bookies that only answer reads."""
-        return self._read_only
-
-    @property
     def available(self) -> frozenset[str]:
-        return self._writable | self._read_only
-
-    @property
-    def hosts(self) -> Mapping[str, str]:
-        """Bookie → host, of all that were there since the start; another object after each change."""
-        return self._hosts
+        return self.writable | self.read_only
 
     async def read_writable(self) -> frozenset[str]:
         """The writable bookies, as the metadata store has them at this moment. Raises MetadataError."""
@@ -366,7 +350,7 @@ class BookieDirectory:
         """Which bookies take no new entries, and why, as far as known: text for an error."""
         reasons = []
         try:
-            for bookie_id in sorted(self._read_only)[:_NAMED_MAX]:
+            for bookie_id in sorted(self.read_only)[:_NAMED_MAX]:
                 reason = (await self.info_of(bookie_id)).read_only_reason
                 reasons.append(f"{bookie_id} is read-only" + (f" ({reason})" if reason else ""))
             cookies = await self._store.children(f"{self._root}/cookies")
@@ -383,7 +367,7 @@ class BookieDirectory:
             assert endpoint is not None
             known = endpoint.host, endpoint.port
             # Only registered addresses are remembered, because only a change of the register clears them.
-            if bookie_id in self._writable or bookie_id in self._read_only:
+            if bookie_id in self.writable or bookie_id in self.read_only:
                 self._addresses[bookie_id] = known
         return known
 
@@ -403,7 +387,7 @@ class BookieDirectory:
         hosts: list[str] = []
         for first in range(0, len(names), _READS_MAX):
             hosts += await asyncio.gather(*map(host_of, names[first : first + _READS_MAX]))
-        self._hosts = {**self._hosts, **dict(zip(names, hosts, strict=True))}
+        self.hosts = {**self.hosts, **dict(zip(names, hosts, strict=True))}
 
     def _on_change(self) -> None:
         self._changed = True
@@ -437,9 +421,9 @@ class BookieDirectory:
         read_only -= writable
         self._addresses.clear()
         await self._learn_hosts((writable | read_only) - self.available)
-        if (writable, read_only) == (self._writable, self._read_only):
+        if (writable, read_only) == (self.writable, self.read_only):
             return
-        self._writable, self._read_only = writable, read_only
+        self.writable, self.read_only = writable, read_only
         for changed in tuple(self._listeners.values()):
             try:
                 changed()

@@ -198,7 +198,7 @@ def facts_of(report: Report) -> dict[str, Any]:
         "source": str(report.source),
         "name": report.name,
         "text": report.text,
-        "ranges": [list(one) for one in report.ranges],
+        "ranges": [list(entries) for entries in report.ranges],
         "first_ms": report.first_ms,
         "last_ms": report.last_ms,
         "count": report.count,

@@ -34,7 +34,7 @@ from google.protobuf.message import DecodeError
 from magnetar_core.bookkeeper.metadata.formats_pb2 import LedgerMetadataFormat
 from magnetar_core.bookkeeper.wire.entry import DigestType
 from magnetar_core.runtime.data.varint import varint
-from magnetar_core.runtime.types import NEWER, Corruption
+from magnetar_core.runtime.types import START_NEWER, Corruption
 
 NO_ENTRY: Final = -1
 CURRENT_FORMAT: Final = 3
@@ -184,11 +184,11 @@ class LedgerMetadata:
         return self._changed(state=LedgerState.CLOSED, last_entry_id=last_entry_id, length=length, segments=kept)
 
     def _changed(self, **fields: object) -> "LedgerMetadata":
-        made: LedgerMetadata = dataclasses.replace(self, ctoken=0, **fields)  # type: ignore[arg-type]
-        problems = made.problems()
+        changed: LedgerMetadata = dataclasses.replace(self, ctoken=0, **fields)  # type: ignore[arg-type]
+        problems = changed.problems()
         if problems:
             raise IllegalChange("; ".join(problems))
-        return made
+        return changed
 
 
 def _with_segment(segments: tuple[Segment, ...], first_entry_id: int, ensemble: tuple[str, ...]) -> tuple[Segment, ...]:
@@ -239,7 +239,7 @@ def decode(data: bytes) -> LedgerMetadata:
             case 1:
                 metadata = _decode_v1(body.decode())
             case _:
-                raise Corruption(f"ledger metadata: format {version}; known are 1 to 3; {NEWER}")
+                raise Corruption(f"ledger metadata: format {version}; known are 1 to 3; {START_NEWER}")
     except (DecodeError, text_format.ParseError, ValueError, IndexError) as error:
         raise Corruption(f"ledger metadata, format {version}: {error}") from error
     problems = metadata.problems()

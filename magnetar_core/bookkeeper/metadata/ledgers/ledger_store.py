@@ -157,7 +157,9 @@ class LedgerStore:
         absent: list[int] = []
         for first in range(0, len(ids), _AT_ONCE):
             some = ids[first : first + _AT_ONCE]
-            there = await asyncio.gather(*(self._store.exists(ledger_path(self._root, one)) for one in some))
+            there = await asyncio.gather(
+                *(self._store.exists(ledger_path(self._root, ledger_id)) for ledger_id in some)
+            )
             absent += [ledger_id for ledger_id, is_there in zip(some, there, strict=True) if not is_there]
         return absent
 

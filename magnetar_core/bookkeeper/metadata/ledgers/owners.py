@@ -19,6 +19,12 @@ def owner_of(metadata: LedgerMetadata) -> str:
     schema = fields.get("pulsar/schemaId", "")
     if schema:
         return f"schema of {schema}"
+    delayed = fields.get("pulsar/delayedIndexTopic", "")
+    if delayed:
+        return f"delayed messages of subscription {fields.get('pulsar/delayedIndexCursor', '?')} of {delayed}"
+    compacted = fields.get("pulsar/compactedTopic", "")
+    if compacted:
+        return f"compacted messages of {compacted}"
     state_log = fields.get("magnetar/state-log", "").partition(" ")[0]
     if state_log:
         return f"state log {state_log}"

@@ -46,16 +46,13 @@ from magnetar_core.bookkeeper.metadata.stores.rocks_tree import (
 from magnetar_core.bookkeeper.metadata.stores.store import (
     ANY_VERSION,
     NO_NODE,
-    Cancel,
     Delete,
     MetadataError,
     Node,
     Operation,
     OutcomeUnknown,
-    SessionEvent,
     SessionLost,
     StoreUnavailable,
-    TreeChanged,
 )
 from magnetar_core.bookkeeper.metadata.stores.tree import (
     PERSISTENT,
@@ -68,7 +65,7 @@ from magnetar_core.bookkeeper.metadata.stores.tree import (
     plan_multi,
     plan_put,
 )
-from magnetar_core.bookkeeper.metadata.stores.watches import Watches
+from magnetar_core.bookkeeper.metadata.stores.watches import Watched
 from magnetar_core.bookkeeper.wire.checksum import crc32c
 from magnetar_core.runtime.clock import Clock
 from magnetar_core.runtime.files import FILE_MODE, FOLDER_MODE
@@ -136,10 +133,11 @@ class _Pending:
         self.count = 0
 
 
-class EmbeddedStore:
+class EmbeddedStore(Watched):
     """The metadata tree of the one process that owns a directory. Made by `open`."""
 
     def __init__(self, path: Path, clock: Clock, database: Rdict) -> None:
+        super().__init__()
         self._path = path
         self._clock = clock
         self._database = database
@@ -147,7 +145,6 @@ class EmbeddedStore:
         self._reader = RocksTree(database)
         self._pending: dict[str, _Pending] = {}
         self._sequences: dict[str, int] = {}
-        self._watches = Watches()
         self._closed = False
         self._writing = threading.Lock()
         """Held while the disk is written, and while it must not be."""
@@ -291,18 +288,6 @@ class EmbeddedStore:
 
     async def sync(self) -> None:
         self._check("/")
-
-    def watch_node(self, path: str, changed: Callable[[], None]) -> Cancel:
-        return self._watches.watch_node(path, changed)
-
-    def watch_children(self, path: str, changed: Callable[[], None]) -> Cancel:
-        return self._watches.watch_children(path, changed)
-
-    async def watch_tree(self, path: str, changed: TreeChanged) -> Cancel:
-        return self._watches.watch_tree(path, changed)
-
-    def watch_session(self, changed: Callable[[SessionEvent], None]) -> Cancel:
-        return self._watches.watch_session(changed)
 
     @property
     def session_timeout_s(self) -> float:

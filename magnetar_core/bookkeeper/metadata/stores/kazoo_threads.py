@@ -181,14 +181,22 @@ class Handler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has no
     ) -> tuple[list[Any], list[Any], list[Any]]:
         """The sockets that are ready; none after *timeout* seconds. Raises OSError if a connection broke in a send."""
         if writers:
-            return [], [one for one in writers if self._takes_more(one, timeout)], []
-        sockets = [one for one in readers if isinstance(one, BufferedSocket)]
-        is_rung = any(isinstance(one, Doorbell) and one.is_rung for one in readers)
+            return [], [writer for writer in writers if self._takes_more(writer, timeout)], []
+        sockets = [reader for reader in readers if isinstance(reader, BufferedSocket)]
+        is_rung = any(isinstance(reader, Doorbell) and reader.is_rung for reader in readers)
         if not is_rung:
             for connection in sockets:
                 connection.flush()
-        if is_rung or any(one.pending() for one in sockets):
-            return [one for one in readers if (one.is_rung if isinstance(one, Doorbell) else one.pending())], [], []
+        if is_rung or any(reader.pending() for reader in sockets):
+            return (
+                [
+                    reader
+                    for reader in readers
+                    if (reader.is_rung if isinstance(reader, Doorbell) else reader.pending())
+                ],
+                [],
+                [],
+            )
         return self._wait(readers, timeout), [], []
 
     def _wait(self, readers: Sequence[Any], timeout: float | None) -> list[Any]:
@@ -197,12 +205,12 @@ class Handler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has no
         ends = None if timeout is None else self._clock.monotonic() + timeout
         while True:
             poll = select.poll()
-            stuck = [one for one in readers if isinstance(one, BufferedSocket) and one.has_unsent]
+            stuck = [reader for reader in readers if isinstance(reader, BufferedSocket) and reader.has_unsent]
             for reader in readers:
                 poll.register(reader, select.POLLIN | (select.POLLOUT if reader in stuck else 0))
             left = None if ends is None else ends - self._clock.monotonic()
             events = dict(poll.poll(_milliseconds(left)))
-            ready = [one for one in readers if events.get(one.fileno(), 0) & ~select.POLLOUT]
+            ready = [reader for reader in readers if events.get(reader.fileno(), 0) & ~select.POLLOUT]
             for connection in stuck:
                 connection.flush()
             if ready or not stuck or (left is not None and left <= 0):

@@ -11,14 +11,12 @@ from typing import NamedTuple
 
 from magnetar_core.bookkeeper.metadata.stores.store import (
     ANY_VERSION,
-    Cancel,
     Node,
     Operation,
     OutcomeUnknown,
     SessionEvent,
     SessionLost,
     StoreUnavailable,
-    TreeChanged,
 )
 from magnetar_core.bookkeeper.metadata.stores.tree import (
     PERSISTENT,
@@ -32,7 +30,7 @@ from magnetar_core.bookkeeper.metadata.stores.tree import (
     plan_multi,
     plan_put,
 )
-from magnetar_core.bookkeeper.metadata.stores.watches import Watches
+from magnetar_core.bookkeeper.metadata.stores.watches import Watched
 from magnetar_core.runtime.clock import Clock
 
 
@@ -88,7 +86,7 @@ class Saved(NamedTuple):
     sequences: dict[str, int]
 
 
-class MemoryStore:
+class MemoryStore(Watched):
     """One session over a tree in memory; `session()` makes more over the same tree."""
 
     def __init__(
@@ -100,10 +98,10 @@ class MemoryStore:
         _tree: _Tree | None = None,
     ) -> None:
         """*on_change* is called with each change of the tree at once, whoever made it."""
+        super().__init__()
         self._clock = clock
-        self._session_timeout_s = session_timeout_s
+        self.session_timeout_s = session_timeout_s
         self._tree = _Tree() if _tree is None else _tree
-        self._watches = Watches()
         self._on_change = on_change
         self._lose_next: LostAnswer | None = None
         self._suspended_since: float | None = None
@@ -114,9 +112,7 @@ class MemoryStore:
 
     def session(self, on_change: Callable[[Change], None] | None = None) -> "MemoryStore":
         """Another session over the same tree."""
-        return MemoryStore(
-            self._clock, session_timeout_s=self._session_timeout_s, on_change=on_change, _tree=self._tree
-        )
+        return MemoryStore(self._clock, session_timeout_s=self.session_timeout_s, on_change=on_change, _tree=self._tree)
 
     def begin_numbers(self, path: str, number: int) -> None:
         """The next sequential child of *path* gets this number."""
@@ -227,22 +223,6 @@ class MemoryStore:
 
     async def sync(self) -> None:
         self._check_open("/")
-
-    def watch_node(self, path: str, changed: Callable[[], None]) -> Cancel:
-        return self._watches.watch_node(path, changed)
-
-    def watch_children(self, path: str, changed: Callable[[], None]) -> Cancel:
-        return self._watches.watch_children(path, changed)
-
-    async def watch_tree(self, path: str, changed: TreeChanged) -> Cancel:
-        return self._watches.watch_tree(path, changed)
-
-    def watch_session(self, changed: Callable[[SessionEvent], None]) -> Cancel:
-        return self._watches.watch_session(changed)
-
-    @property
-    def session_timeout_s(self) -> float:
-        return self._session_timeout_s
 
     @property
     def last_answer(self) -> float:

@@ -175,3 +175,22 @@ def _register(registry: dict[str, list[_Watch]], path: str, changed: Callable[[]
                 del registry[path]
 
     return cancel
+
+
+class Watched:
+    """The part of `MetadataStore` that watches, for a store to which all changes are reported as they happen."""
+
+    def __init__(self) -> None:
+        self._watches = Watches()
+
+    def watch_node(self, path: str, changed: Callable[[], None]) -> Cancel:
+        return self._watches.watch_node(path, changed)
+
+    def watch_children(self, path: str, changed: Callable[[], None]) -> Cancel:
+        return self._watches.watch_children(path, changed)
+
+    async def watch_tree(self, path: str, changed: TreeChanged) -> Cancel:
+        return self._watches.watch_tree(path, changed)
+
+    def watch_session(self, changed: Callable[[SessionEvent], None]) -> Cancel:
+        return self._watches.watch_session(changed)

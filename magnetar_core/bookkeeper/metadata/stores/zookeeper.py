@@ -138,20 +138,22 @@ class ZooKeeperStore:
         # watch again, or the number of watches would grow without end.
         self._armed: dict[tuple[str, bool], _Setting] = {}
         self._connected = asyncio.Event()
-        self._epoch = 0
+        self.epoch = 0
+        """Counts sessions."""
         """Counts sessions: a change that was decided under an older one is not sent."""
         self._kazoo_epoch = 0
         """The same as kazoo's thread knows it, which is earlier. Changed and compared under the mutex."""
         self._handing_over = threading.Lock()
         self._closed = False
-        self._last_answer = clock.monotonic()
+        self.last_answer = clock.monotonic()
+        """When the latest answered request was sent: the server counts the session's time from then on."""
         self._timer: Timer | None = None
         self._hops: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque()
         """Events of kazoo's threads on their way to the loop."""
         self._is_hopping = False
         self._in_flight = asyncio.Semaphore(_IN_FLIGHT_MAX)
         self._groups = ChangeGroups(self)
-        self._session_s = session_timeout_s
+        self.session_timeout_s = session_timeout_s
         self._give_up = math.inf  # by the clock; see `hurry`
         self._waiting: set[asyncio.Timeout] = set()
         """The time-outs of requests that wait for a connection."""
@@ -221,7 +223,7 @@ class ZooKeeperStore:
         check_value(path, value)
         value = bytes(value)
         real = self._real(path)
-        epoch = self._epoch
+        epoch = self.epoch
         version = -1 if expected_version is None else expected_version
         for _ in range(_ROUNDS):
             if expected_version != NO_NODE:
@@ -244,7 +246,7 @@ class ZooKeeperStore:
                         raise VersionConflict(f"{path} does not exist, expected version {expected_version}") from None
             try:
                 await self._create(path, epoch, ephemeral, value)
-                if ephemeral and epoch != self._epoch:
+                if ephemeral and epoch != self.epoch:
                     # The answer came late. Without this error the caller would believe that the node is its own.
                     raise SessionLost(f"{path}: the session ended while the node was made, and the node with it")
                 return 0
@@ -256,8 +258,8 @@ class ZooKeeperStore:
     async def put_sequential(self, path_prefix: str, value: bytes, *, ephemeral: bool = False) -> str:
         check_path(parent_of(path_prefix))
         check_value(path_prefix, value)
-        made: str = await self._create(path_prefix, self._epoch, ephemeral, bytes(value), sequence=True)
-        return made[len(self._chroot) :]
+        path: str = await self._create(path_prefix, self.epoch, ephemeral, bytes(value), sequence=True)
+        return path[len(self._chroot) :]
 
     async def next_number(self, path: str) -> int:
         check_path(path)
@@ -274,7 +276,7 @@ class ZooKeeperStore:
             await self._groups.send(
                 Change(
                     path,
-                    self._epoch,
+                    self.epoch,
                     False,
                     len(path),
                     lambda: self._client.delete_async(self._real(path), version),
@@ -292,9 +294,13 @@ class ZooKeeperStore:
         check_operations(operations)
         if not operations:
             return
-        epoch = self._epoch
+        epoch = self.epoch
         # ZooKeeper has two requests, create and set; its answer shows which of them a put needs.
-        creates = {at for at, one in enumerate(operations) if isinstance(one, Put) and one.expected_version == NO_NODE}
+        creates = {
+            at
+            for at, operation in enumerate(operations)
+            if isinstance(operation, Put) and operation.expected_version == NO_NODE
+        }
         for _ in range(_ROUNDS + 2 * len(operations)):
             refused = await self._send_multi(operations, creates, epoch)
             if refused is None:
@@ -335,7 +341,10 @@ class ZooKeeperStore:
             join(transaction)
             return transaction.commit_async()
 
-        size_bytes = sum(len(one.path) + (len(one.value) if isinstance(one, Put) else 0) for one in operations)
+        size_bytes = sum(
+            len(operation.path) + (len(operation.value) if isinstance(operation, Put) else 0)
+            for operation in operations
+        )
         change = Change(operations[0].path, epoch, False, size_bytes, alone, join, len(operations))
         answers = await self._groups.send(change)
         for at, answer in enumerate(answers):
@@ -387,15 +396,6 @@ class ZooKeeperStore:
 
     def watch_session(self, changed: Callable[[SessionEvent], None]) -> Cancel:
         return self._watches.watch_session(changed)
-
-    @property
-    def session_timeout_s(self) -> float:
-        return self._session_s
-
-    @property
-    def last_answer(self) -> float:
-        """When the latest answered request was sent: the server counts the session's time from then on."""
-        return self._last_answer
 
     def hurry(self, wait_s: float) -> None:
         self._give_up = min(self._give_up, self._clock.monotonic() + wait_s)
@@ -501,11 +501,6 @@ class ZooKeeperStore:
             return None
         return list(answers)
 
-    @property
-    def epoch(self) -> int:
-        """Counts sessions."""
-        return self._epoch
-
     async def _create(self, path: str, epoch: int, ephemeral: bool, value: bytes, sequence: bool = False) -> Any:
         """Raises NodeExistsError. Parents are made where they are missing."""
         real = self._chroot + path if sequence else self._real(path)
@@ -531,7 +526,7 @@ class ZooKeeperStore:
         while missing:
             node = missing[-1]
             try:
-                await self._change(node, self._epoch, False, lambda: self._client.create_async(node, b""))  # noqa: B023
+                await self._change(node, self.epoch, False, lambda: self._client.create_async(node, b""))  # noqa: B023
             except NodeExistsError:
                 missing.pop()
             except NoNodeError:
@@ -544,7 +539,7 @@ class ZooKeeperStore:
     @property
     def _patience_s(self) -> float:
         """How long a request may wait: a session's time, after which the ephemeral nodes are gone anyway."""
-        return min(max(self._session_s, 1.0), max(self._give_up - self._clock.monotonic(), 0.0))
+        return min(max(self.session_timeout_s, 1.0), max(self._give_up - self._clock.monotonic(), 0.0))
 
     async def _send(self, ask: Callable[[], Any]) -> Any:
         """Hand a request to kazoo and wait for its answer. Raises kazoo's errors, TimeoutError."""
@@ -564,7 +559,7 @@ class ZooKeeperStore:
     def _on_answer(self, answer: "asyncio.Future[Any]", result: Any, sent: float) -> None:
         error = result.exception
         if error is None or not isinstance(error, _BROKEN):
-            self._last_answer = max(self._last_answer, sent)
+            self.last_answer = max(self.last_answer, sent)
         if answer.done():
             return
         if error is None:
@@ -689,7 +684,7 @@ class ZooKeeperStore:
 
     def _on_session_granted(self, session_s: float) -> None:
         """Runs on kazoo's thread. The server may grant another time than was asked for."""
-        self._session_s = session_s
+        self.session_timeout_s = session_s
 
     def _on_kazoo_state(self, state: str) -> None:
         """Runs on kazoo's thread: passes the event to the loop. After LOST, kazoo drops what was handed over."""
@@ -718,7 +713,7 @@ class ZooKeeperStore:
             self._watches.session_changed(SessionEvent.SUSPENDED)
         elif state == KazooState.LOST:
             self._connected.clear()
-            self._epoch += 1
+            self.epoch += 1
             self._watches.session_changed(SessionEvent.LOST)
 
     def _beat(self) -> None:
@@ -726,7 +721,7 @@ class ZooKeeperStore:
         if self._closed:
             return
         self._beat_now()
-        self._timer = self._clock.call_later(self._session_s / 3, self._beat)
+        self._timer = self._clock.call_later(self.session_timeout_s / 3, self._beat)
 
     def _beat_now(self) -> None:
         if not self._connected.is_set():
@@ -736,7 +731,7 @@ class ZooKeeperStore:
 
     def _on_beat(self, result: Any, sent: float) -> None:
         if not isinstance(result.exception, _BROKEN):
-            self._last_answer = max(self._last_answer, sent)
+            self.last_answer = max(self.last_answer, sent)
 
 
 def _refusal(operation: Operation, error: Exception) -> MetadataError:

@@ -186,12 +186,12 @@ async def test_a_reason_is_taken_back_alone(world: BookieMachines, admin: Client
 async def test_garbage_is_collected_on_demand(admin: Client) -> None:
     began_s = time.monotonic()
     await admin.call("PUT", "/api/v1/bookie/gc", {"forceMajor": False, "forceMinor": True})
-    await admin.bookie.operations.gc_settled()
+    await admin.bookie.parts.collector.settled()
     details = (await admin.call("GET", "/api/v1/bookie/gc_details")).json
     assert [one["minorCompactionCounter"] for one in details] == [1]
     status = (await admin.call("GET", "/api/v1/magnetar/status")).json
     assert (status["gc"]["rounds"], status["gc"]["phase"]) == (1, "idle")
-    assert 0 < admin.bookie.operations.gc_status().last_round_s < time.monotonic() - began_s
+    assert 0 < admin.bookie.parts.collector.status().last_round_s < time.monotonic() - began_s
 
 
 async def test_ledgers_in_doubt_are_told_and_given_up(world: BookieMachines, admin: Client) -> None:
@@ -199,7 +199,7 @@ async def test_ledgers_in_doubt_are_told_and_given_up(world: BookieMachines, adm
     ledger_id = await new_ledger(world, 1)
     world.store.put_back(saved)
     path = "/api/v1/magnetar/ledger_doubts"
-    await eventually(lambda: admin.bookie.operations.gc_status().doubt.ledgers == 1)
+    await eventually(lambda: admin.bookie.parts.collector.status().doubt.ledgers == 1)
     found = (await admin.call("GET", path)).json
     assert (found["ledgers"], found["ranges"]) == (1, [f"{ledger_id}"])
     assert found["sinceMs"] > 0

@@ -150,7 +150,7 @@ async def test_reasons_hold_side_by_side_and_each_goes_by_its_own_cause(world: L
         world.usage_of = lambda directory: DiskUsage(100 * GIB, GIB)
         await eventually(lambda: set(bookie.operations.state().reasons) == {Reason.DRAINING, Reason.DISK})
         with pytest.raises(NotChanged, match="`magnetar bookies cancel bookie-1` ends it"):
-            await operations.clear_read_only(Reason.DRAINING)
+            await operations.parts.mode.clear(Reason.DRAINING)
         await cancel(world.store, "bookie-1")
         await eventually(lambda: set(bookie.operations.state().reasons) == {Reason.DISK})
         assert bookie.is_read_only
@@ -187,7 +187,7 @@ async def test_a_bookie_serves_what_it_has_from_a_file_system_that_is_read_only(
         world.usage_of = lambda directory: DiskUsage(100 * GIB, 50 * GIB)
         await eventually(lambda: not bookie.is_read_only)
         assert await wire.add(stored_entry(1, 1)) == 0
-        await eventually(lambda: bookie.server.cache.is_empty)
+        await eventually(lambda: bookie.server.write_cache.is_empty)
     async with world.serving() as bookie:
         wire = await Wire.connect(bookie)
         assert [await wire.read(1, entry_id) for entry_id in (0, 1)] == [stored_entry(1, 0), stored_entry(1, 1)]
@@ -197,12 +197,12 @@ async def test_an_operators_reason_survives_restarts_and_a_disks_does_not(world:
     world.usage_of = lambda directory: DiskUsage(100 * GIB, GIB)
     async with world.serving() as bookie:
         assert set(bookie.operations.state().reasons) == {Reason.DISK}
-        await bookie.operations.set_read_only(detail="the rack  moves\ntoday")
+        await bookie.parts.mode.set(Reason.OPERATOR, "the rack  moves\ntoday")
     world.usage_of = lambda directory: DiskUsage(100 * GIB, 50 * GIB)
     async with world.serving() as bookie:
         assert bookie.operations.state().reasons == {Reason.OPERATOR: "the rack moves today"}
         assert await registered(world) == (set(), {"bookie-1"})
-        await bookie.operations.clear_read_only()
+        await bookie.parts.mode.clear(Reason.OPERATOR)
     async with world.serving() as bookie:
         assert not bookie.is_read_only
         assert read_file(world.files, STATUS).startswith(b"1,READ_WRITE,")
@@ -281,7 +281,7 @@ async def test_a_bookie_that_was_removed_while_it_runs_takes_no_entries(
 
 async def test_nothing_is_kept_where_that_is_switched_off(world: LyingWorld) -> None:
     async with world.serving(persist_status=False) as bookie:
-        await bookie.operations.set_read_only()
+        await bookie.parts.mode.set(Reason.OPERATOR)
         assert bookie.is_read_only
     async with world.serving(persist_status=False) as bookie:
         assert not bookie.is_read_only
@@ -296,7 +296,7 @@ async def test_a_reason_that_cannot_be_kept_is_said_to_be_so(world: LyingWorld) 
 
         stop = on_each_operation(world.files, fail)
         with pytest.raises(NotChanged, match="read-only now, but a restart will forget it"):
-            await bookie.operations.set_read_only()
+            await bookie.parts.mode.set(Reason.OPERATOR)
         assert bookie.is_read_only
         stop()
 
@@ -305,7 +305,7 @@ async def test_what_ends_by_itself_cannot_be_set_by_hand(world: LyingWorld) -> N
     async with world.serving(force_read_only=True) as bookie:
         for reason, text in ((Reason.DISK, "ends by itself"), (Reason.FORCED, "forceReadOnlyBookie")):
             with pytest.raises(NotChanged, match=text):
-                await bookie.operations.clear_read_only(reason)
+                await bookie.parts.mode.clear(reason)
 
 
 async def test_recovery_writes_to_a_full_bookie_while_the_reserve_lasts(world: LyingWorld) -> None:
@@ -369,8 +369,8 @@ async def test_operators_see_files_marks_ledgers_and_numbers(world: LyingWorld) 
         assert operations.is_ready
         assert operations.list_ledgers() == [1, 2, 3]
         assert operations.list_ledgers(2, 1) == [2]
-        operations.flush()
-        await eventually(lambda: bookie.server.cache.is_empty)
+        operations.parts.checkpointer.flush()
+        await eventually(lambda: bookie.server.write_cache.is_empty)
         (mark,) = operations.last_log_marks()
         journals = await operations.list_disk_files(DiskFileKind.JOURNAL)
         assert journals == {"/bookie/storage/journal/current": [mark.file_name]}

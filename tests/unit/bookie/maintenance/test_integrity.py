@@ -136,9 +136,9 @@ async def test_an_emptied_bookie_copies_back_what_it_lost_before_it_denies_to_ha
         assert await wire.read(2, 0) == EUNKNOWN
         assert await wire.add(stored_entry(2, 5)) == EFENCED
         assert await wire.read(4, 0) == ENOLEDGER
-        await eventually(lambda: bookie.operations.integrity_status().copied_entries == 5)
+        await eventually(lambda: bookie.parts.integrity.status().copied_entries == 5)
         assert await wire.read(1, 4) == stored_entry(1, 4, b"payload")
-        status = bookie.operations.integrity_status()
+        status = bookie.parts.integrity.status()
         assert (status.is_needed, status.ledgers_in_limbo) == (True, 2)
     # Without the setting too: the doubt is on record.
     async with two_bookies(world) as (bookie, _):
@@ -149,14 +149,14 @@ async def test_an_emptied_bookie_copies_back_what_it_lost_before_it_denies_to_ha
         found = await world.ledgers.read(2)
         await world.ledgers.write(2, found.metadata.in_recovery().closed(4, 35), found.version)
         await world.ledgers.delete(3)
-        await eventually(lambda: not bookie.operations.integrity_status().is_needed)
+        await eventually(lambda: not bookie.parts.integrity.status().is_needed)
         assert await wire.read(2, 3) == stored_entry(2, 3, b"payload")
         assert await wire.read(2, 5) == ENOENTRY
-        assert bookie.operations.integrity_status().lost_entries == 0
+        assert bookie.parts.integrity.status().lost_entries == 0
     async with world.serving() as bookie:
         # What is left of the deleted one stays in limbo until it is collected.
-        assert bookie.operations.integrity_status().ledgers_in_limbo == 1
-        await eventually(lambda: not bookie.operations.integrity_status().is_needed)
+        assert bookie.parts.integrity.status().ledgers_in_limbo == 1
+        await eventually(lambda: not bookie.parts.integrity.status().is_needed)
         assert await (await Wire.connect(bookie)).read(2, 3) == stored_entry(2, 3, b"payload")
 
 
@@ -168,8 +168,8 @@ async def test_what_another_bookie_took_over_comes_back_while_the_ledger_is_writ
     for directory in ("/bookie/storage/journal/current", "/bookie/ledgers/current"):
         wipe(world, directory)
     async with two_bookies(world, data_integrity=True) as (bookie, _):
-        await eventually(lambda: not bookie.operations.integrity_status().is_needed)
-        status = bookie.operations.integrity_status()
+        await eventually(lambda: not bookie.parts.integrity.status().is_needed)
+        status = bookie.parts.integrity.status()
         assert (status.copied_entries, status.lost_entries) == (3, 0)
         assert await (await Wire.connect(bookie)).read(1, 2) == stored_entry(1, 2, b"payload")
 
@@ -184,11 +184,11 @@ async def test_what_nobody_has_is_lost_and_what_nobody_can_say_waits(
         await world.ledgers.write(1, (await world.ledgers.read(1)).metadata.closed(6, 49), 0)
     wipe(world, "/bookie/ledgers/current")
     async with world.serving(data_integrity=True) as bookie:
-        await eventually(lambda: bookie.operations.integrity_status().last_problem is not None)
-        assert "bookie-2" in str(bookie.operations.integrity_status().last_problem)
+        await eventually(lambda: bookie.parts.integrity.status().last_problem is not None)
+        assert "bookie-2" in str(bookie.parts.integrity.status().last_problem)
         async with world.serving(**second(2)):
-            await eventually(lambda: not bookie.operations.integrity_status().is_needed)
-        assert bookie.operations.integrity_status().lost_entries == 7
+            await eventually(lambda: not bookie.parts.integrity.status().is_needed)
+        assert bookie.parts.integrity.status().lost_entries == 7
         reports = DamageReports(world.store)
         await eventually(reports.all)
         (report,) = await reports.all()
@@ -218,10 +218,10 @@ async def test_what_is_lost_is_told_once_while_the_rest_of_a_ledger_waits(
         assert len(told()) == 1
         assert "1 entries are lost" in told()[0]
         async with world.serving(**second(3)):
-            await eventually(lambda: not bookie.operations.integrity_status().is_needed)
+            await eventually(lambda: not bookie.parts.integrity.status().is_needed)
         assert len(told()) == 2
         assert "3 entries are lost" in told()[1]
-        assert bookie.operations.integrity_status().lost_entries == 3
+        assert bookie.parts.integrity.status().lost_entries == 3
 
 
 async def test_a_ledger_whose_metadata_is_damaged_stays_in_limbo(world: LyingWorld) -> None:
@@ -275,7 +275,7 @@ async def test_a_damaged_index_is_an_error_ends_the_bookie_and_is_rebuilt_by_the
         if who == "client":
             wire.send(v2.read_request(1, 0))
         else:
-            bookie.operations.trigger_scrub()
+            bookie.parts.scrub.trigger()
         await wire.closed()
         assert isinstance(bookie.failure, StorageFailed)
         assert "a restart rebuilds it" in str(bookie.failure)

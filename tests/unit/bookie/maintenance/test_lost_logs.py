@@ -89,7 +89,7 @@ async def two(world: GoneWorld) -> AsyncIterator[tuple[Bookie, Bookie]]:
 
 
 def status(bookie: Bookie) -> Any:
-    return bookie.operations.lost_logs_status()
+    return bookie.parts.lost_logs.status()
 
 
 async def settled(bookie: Bookie) -> Any:
@@ -204,9 +204,9 @@ async def test_a_log_that_comes_back_is_taken_up_by_a_rebuild(
     async with world.serving() as bookie:
         assert status(bookie).logs == {}
         assert any("0.log is whole again" in one for one in caplog.messages)
-        bookie.operations.rebuild_index()
-        await eventually(lambda: not bookie.operations.rebuild_index_status().is_running)
-        assert bookie.operations.rebuild_index_status().entries_put_right == 3
+        bookie.parts.rebuild.trigger()
+        await eventually(lambda: not bookie.parts.rebuild.status().is_running)
+        assert bookie.parts.rebuild.status().entries_put_right == 3
         assert await (await Wire.connect(bookie)).read(1, 2) == stored_entry(1, 2, b"p" * 50)
     caplog.clear()
     async with world.serving():
@@ -358,8 +358,8 @@ async def test_a_log_that_garbage_collection_removes_is_not_missed(world: GoneWo
     await world.record_ledger(2)
     async with world.serving(gc_metadata_rate=1_000_000) as bookie:
         for _ in range(2):  # a ledger is gone when two rounds have found it so
-            bookie.operations.trigger_gc(accept_listing=True)
-            await bookie.operations.gc_settled()
+            bookie.parts.collector.trigger(accept_listing=True)
+            await bookie.parts.collector.settled()
         assert not world.files.exists(f"{DIRECTORY}/0.log")
     async with world.serving() as bookie:
         assert status(bookie).logs == {}

@@ -55,10 +55,10 @@ async def filled(world: BookieMachines, ledgers: range, entries: int) -> None:
 
 
 async def scrubbed(bookie: Bookie) -> ScrubStatus:
-    passes = bookie.operations.scrub_status().passes
-    bookie.operations.trigger_scrub()
-    await eventually(lambda: bookie.operations.scrub_status().passes > passes)
-    return bookie.operations.scrub_status()
+    passes = bookie.parts.scrub.status().passes
+    bookie.parts.scrub.trigger()
+    await eventually(lambda: bookie.parts.scrub.status().passes > passes)
+    return bookie.parts.scrub.status()
 
 
 def damage(world: BookieMachines, entry: bytes, at: int) -> None:
@@ -151,8 +151,8 @@ async def test_a_damaged_entry_is_repaired_lost_or_tried_again(world: Copies) ->
         assert await wire.read(1, 2) == entries[2]
         # The next pass finds a copy; what was repaired is in the write cache or in a log by now.
         world.copies[1, 4] = entries[4]
-        bookie.operations.flush()
-        await eventually(lambda: bookie.server.cache.is_empty)
+        bookie.parts.checkpointer.flush()
+        await eventually(lambda: bookie.server.write_cache.is_empty)
         status = await scrubbed(bookie)
         assert (status.entries_verified, status.entries_repaired, status.entries_lost) == (4, 1, 1)
     async with world.serving() as bookie:
@@ -167,15 +167,15 @@ async def test_a_restart_goes_on_where_the_scrub_was(world: Copies) -> None:
     for ledger_id in range(1, 9):
         await world.record_ledger(ledger_id)
     async with world.serving(scrub_entries_s=100, scrub_interval_s=0) as bookie:
-        bookie.operations.trigger_scrub()
-        await eventually(lambda: bookie.operations.scrub_status().ledger_id >= 2)
-        assert bookie.operations.scrub_status().is_running
-        assert bookie.operations.scrub_status().passes == 0
+        bookie.parts.scrub.trigger()
+        await eventually(lambda: bookie.parts.scrub.status().ledger_id >= 2)
+        assert bookie.parts.scrub.status().is_running
+        assert bookie.parts.scrub.status().passes == 0
     place = decode_place(world.files.open("/bookie/ledgers/current/scrub").read_at(0, 99), "")
     assert place.ledger_id >= 2
     async with world.serving() as bookie:
-        await eventually(lambda: bookie.operations.scrub_status().passes == 1)
-        status = bookie.operations.scrub_status()
+        await eventually(lambda: bookie.parts.scrub.status().passes == 1)
+        status = bookie.parts.scrub.status()
         assert (status.entries_verified, status.pass_started_ms) == (800, place.started_ms)
 
 
@@ -191,12 +191,12 @@ async def test_a_pass_that_fails_is_continued_where_it_was(
         damage(world, entry, 40)
     world.copies = {(1, 0): None, (2, 0): OSError("no such host")}
     async with world.serving() as bookie:
-        bookie.operations.trigger_scrub()
-        await eventually(lambda: bookie.operations.scrub_status().failed == "no such host")
-        assert bookie.operations.scrub_status().ledger_id == 2
+        bookie.parts.scrub.trigger()
+        await eventually(lambda: bookie.parts.scrub.status().failed == "no such host")
+        assert bookie.parts.scrub.status().ledger_id == 2
         world.copies[2, 0] = bad[1]
-        await eventually(lambda: bookie.operations.scrub_status().passes == 1)
-        status = bookie.operations.scrub_status()
+        await eventually(lambda: bookie.parts.scrub.status().passes == 1)
+        status = bookie.parts.scrub.status()
         assert (status.entries_verified, status.entries_repaired, status.entries_lost) == (16, 1, 1)
         assert [one[:2] for one in status.bad_entries] == [(1, 0)]
         assert sum("ledger 1: entry 0 stays damaged" in one for one in caplog.messages) == 1
@@ -206,8 +206,8 @@ async def test_a_pass_begins_by_itself(world: Copies) -> None:
     await filled(world, range(1, 2), 3)
     await world.record_ledger(1)
     async with world.serving(scrub_interval_s=4) as bookie:
-        await eventually(lambda: bookie.operations.scrub_status().passes == 1)
-        assert bookie.operations.scrub_status().entries_verified == 3
+        await eventually(lambda: bookie.parts.scrub.status().passes == 1)
+        assert bookie.parts.scrub.status().entries_verified == 3
 
 
 async def test_without_metadata_only_the_shape_is_checked(world: Copies) -> None:

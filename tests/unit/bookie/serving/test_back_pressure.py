@@ -137,7 +137,7 @@ async def test_adds_that_are_answered_before_they_are_durable_wait_for_room_in_t
         await wire.until(100)
         try:
             await eventually(lambda: all(connection.held_for & CACHE_FULL for connection in bookie.server.connections))
-            assert bookie.server.cache.bytes < 2 * MIB
+            assert bookie.server.write_cache.bytes < 2 * MIB
         finally:
             may_sync.set()
         await wire.until(count)
@@ -152,7 +152,7 @@ async def test_a_fence_does_not_wait_for_room_in_the_write_cache(world: BookieMa
         await wire.add(stored_entry(2, 0))
         may_flush = threading.Event()
         bookie.parts.node.threads.flusher.submit(lambda: may_flush.wait(20), lambda _, error: None)
-        cache = bookie.server.cache
+        cache = bookie.server.write_cache
         cache.swap()
         cache.bytes = 2 * MIB
         assert cache.is_full

@@ -84,7 +84,7 @@ def test_the_memory_of_a_flushed_half_is_given_back_on_the_flushers_thread() -> 
     life.checkpointer.flush()
     life.flusher.step()
     assert len(half[1]) == 5
-    assert not life.cache.is_flushing
+    assert life.cache.is_empty
     life.flusher.step()
     assert half == {}
     assert life.flusher.waiting == 0

@@ -19,9 +19,9 @@ from broker.errors import NotAllowed
 from broker.policies.namespace import new_policies
 from broker.topic.compaction.compactor import CompactionStatus
 from magnetar_core.bookkeeper.metadata.stores.store import VersionConflict
+from magnetar_core.topics.topic_name import TopicName
 from managed_ledger.records.records_pb2 import KeyValue, ManagedLedgerInfo
 from managed_ledger.schemas.compatibility import Schema, SchemaType, Strategy
-from managed_ledger.topic_name import TopicName
 from tests.support.vectors import load
 from tests.support.waiting import eventually
 from tests.unit.broker.admin.admin_world import AdminWorld, Side

@@ -16,8 +16,8 @@ from broker.names import CLIENT_NAME_BYTES_MAX
 from broker.wire import pulsar_pb2 as wire
 from broker.wire.pulsar_pb2 import BaseCommand
 from magnetar_core.topics import topics_pb2 as api
+from magnetar_core.topics.topic_name import TopicName
 from managed_ledger.position import LATEST
-from managed_ledger.topic_name import TopicName
 from tests.unit.broker.admin.admin_world import AdminWorld, Side
 from tests.unit.broker.raw_client import RawClient
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from broker.policies.permissions import grant
-from managed_ledger.topic_name import TopicName
+from magnetar_core.topics.topic_name import TopicName
 from tests.unit.broker.admin.admin_world import AdminWorld, Answer, Side
 
 NS = "/admin/v2/namespaces/public/default"

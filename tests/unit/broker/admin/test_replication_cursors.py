@@ -7,8 +7,8 @@ import pytest
 
 from broker.admin.numbers.metrics import broker_samples
 from magnetar_core.runtime.observe import Sample
+from magnetar_core.topics.topic_name import TopicName
 from managed_ledger.position import EARLIEST
-from managed_ledger.topic_name import TopicName
 from tests.support.waiting import eventually
 from tests.unit.broker.admin.admin_world import AdminWorld, Side
 from tests.unit.broker.test_official_client import client
@@ -66,5 +66,5 @@ async def test_entries_and_bytes_that_wait_for_a_cluster_are_shown(world: AdminW
         ("magnetar_replication_backlog_size", "far.away"): whole["far.away"]["backlogSize"],
     }
     cursor = side.broker.topics[PARTS[1]].ledger.cursors["pulsar.repl.there"]
-    cursor.mark_delete(side.broker.topics[PARTS[1]].ledger.last_confirmed)
+    cursor.mark_delete(side.broker.topics[PARTS[1]].ledger.ledgers.last_confirmed)
     await eventually(lambda: waiting(side)["pulsar_replication_backlog", "there"] == 3)

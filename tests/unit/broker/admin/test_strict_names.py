@@ -9,7 +9,7 @@ import pulsar
 import pytest
 
 from broker.errors import NotAllowed
-from managed_ledger.topic_name import TopicName
+from magnetar_core.topics.topic_name import TopicName
 from tests.unit.broker.admin.admin_world import AdminWorld, Side
 
 PLAIN = "/admin/v2/persistent/public/default"

@@ -12,8 +12,8 @@ from broker.binary.producers import WAIT_AGAIN_MS
 from broker.broker import Broker
 from broker.wire import pulsar_pb2 as wire
 from broker.wire.pulsar_pb2 import BaseCommand
+from magnetar_core.topics.topic_name import TopicName
 from managed_ledger.messages_pb2 import MessageIdData
-from managed_ledger.topic_name import TopicName
 from tests.support.manual_clock import ManualClock
 from tests.support.waiting import settle
 from tests.unit.broker.conftest import BrokerInMemory
@@ -225,7 +225,7 @@ async def test_a_producer_that_asks_again_and_again_while_its_topic_is_opened_st
     assert [(one.sequence_id, one.message_id.entryId) for one in receipts] == [
         (3, 3), (4, 4), (3, 2**64 - 1), (4, 2**64 - 1)
     ]  # fmt: skip
-    assert world.ledger(TOPIC).entries_total == 5
+    assert world.ledger(TOPIC).ledgers.entries_total == 5
 
 
 async def test_a_close_of_a_producer_that_is_being_made_is_told_by_the_answer(

@@ -16,9 +16,9 @@ from broker.ownership.rules import BrokerAddress
 from broker.wire import pulsar_pb2 as wire
 from broker.wire.frames import BODY_OF_TYPE
 from broker.wire.pulsar_pb2 import BaseCommand
+from magnetar_core.topics.topic_name import TopicName
 from managed_ledger.errors import ManagedLedgerFenced
 from managed_ledger.messages_pb2 import MessageIdData
-from managed_ledger.topic_name import TopicName
 from tests.support.waiting import eventually, settle
 from tests.unit.broker.conftest import BrokerInMemory
 from tests.unit.broker.raw_client import RawClient

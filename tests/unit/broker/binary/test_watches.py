@@ -1,18 +1,19 @@
 """WATCH_TOPIC_LIST by bare frames: the list once, then what comes and goes."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 
 import pytest
 
+from broker.binary import listing
 from broker.binary.admission.guard import Guard
-from broker.binary.listing import topics_hash
+from broker.binary.listing import filter_topics, topics_hash
 from broker.binary.watches import WATCHES_MAX
 from broker.errors import NotAuthorized
 from broker.security.authorization import Need
 from broker.wire import pulsar_pb2 as wire
 from broker.wire.pulsar_pb2 import BaseCommand
-from managed_ledger.topic_name import TopicName
+from magnetar_core.topics.topic_name import TopicName
 from tests.support.waiting import eventually
 from tests.unit.broker.conftest import BrokerInMemory
 from tests.unit.broker.raw_client import RawClient
@@ -88,6 +89,27 @@ async def test_the_same_watcher_again_is_answered_with_what_it_knows(world: Brok
     assert (await update(raw))[1] == [f"{A}0"]
     await asyncio.sleep(0.05)
     assert await raw.nothing_came(), "there is one watcher, not two"
+
+
+async def test_a_change_is_looked_through_once_for_all_that_watch_the_same(
+    world: BrokerInMemory, raw: RawClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = await RawClient.connect(world.broker.port)
+    for client in (raw, other):
+        watch(client)
+        await watched(client)
+    patterns = list[str]()
+
+    def filtered(topics: Iterable[str], pattern: str, characters_max: int) -> list[str] | None:
+        patterns.append(pattern)
+        return filter_topics(topics, pattern, characters_max)
+
+    monkeypatch.setattr(listing, "filter_topics", filtered)
+    await make(world, A, B)
+    for client in (raw, other):
+        assert (await update(client))[1:3] == ([A], [])
+    assert patterns == [f"{NS}/a-.*"]
+    other.close()
 
 
 async def test_a_closed_watcher_is_told_nothing(world: BrokerInMemory, raw: RawClient) -> None:

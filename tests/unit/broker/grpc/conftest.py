@@ -15,6 +15,7 @@ __all__ = ["world"]
 async def open_grpc(made: BrokerInMemory) -> GrpcServer:
     """The gRPC door of the world's broker; other brokers' lookups find it."""
     server = GrpcServer(made.broker)
+    made.doors.append(server)
     port = await server.start("127.0.0.1", 0)
     listeners = {**made.broker.address.listeners, GRPC_LISTENER: (f"grpc://127.0.0.1:{port}", "")}
     made.broker.address = made.broker.address._replace(listeners=listeners)

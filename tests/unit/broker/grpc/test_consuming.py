@@ -24,10 +24,10 @@ from magnetar.client.errors import TopicError, TopicInUse, UnreadableMessage
 from magnetar.client.values import Message, Outgoing, partition_of_key
 from magnetar_core.topics import topics_pb2 as api
 from magnetar_core.topics.message_id import EARLIEST, MessageId
+from magnetar_core.topics.topic_name import TopicName
 from managed_ledger.errors import StorageUnavailable
 from managed_ledger.messages import encode_entry
 from managed_ledger.messages_pb2 import ZLIB, MessageMetadata, SingleMessageMetadata
-from managed_ledger.topic_name import TopicName
 from tests.support.batches import plain_batch
 from tests.support.waiting import eventually
 from tests.unit.broker.conftest import BrokerInMemory
@@ -141,7 +141,7 @@ async def test_acks_that_cannot_be_are_refused_and_the_call_goes_on(world: Broke
         with pytest.raises(TopicError, match="do not go together"):
             await consumer.flush()
         await consumer.flush()
-        call._left = PartialBatches(bytes_max=1_000)
+        call._partial = PartialBatches(bytes_max=1_000)
         for _ in range(5):
             await client.producer("t").send_many([b"a", b"b"])
         for number in range(4):

@@ -10,10 +10,10 @@ from broker.grpc.deliveries import UnpackedEntry, WaitingEntry, fill_problem, is
 from broker.grpc.partial import PartialBatches
 from magnetar_core.runtime.types import Corruption
 from magnetar_core.topics import topics_pb2 as api
+from magnetar_core.topics.topic_name import TopicName
 from managed_ledger.messages import Message
 from managed_ledger.messages_pb2 import MessageMetadata, SingleMessageMetadata
 from managed_ledger.position import Position
-from managed_ledger.topic_name import TopicName
 
 TOPIC = TopicName.parse("t")
 ENTRY = Position(1, 7)

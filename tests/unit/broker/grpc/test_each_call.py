@@ -31,12 +31,14 @@ CALLS: Final[dict[str, tuple[Any, Any]]] = {
 
 CONSUMING: Final = {
     "acks": api.ConsumeRequest(acks=[ID]),
+    "a run": api.ConsumeRequest(ack_runs=[api.ConsumeRequest.Run(first=ID, last=0)]),
     "cumulative ack": api.ConsumeRequest(cumulative_ack=ID),
     "nack": api.ConsumeRequest(nack=api.ConsumeRequest.Nack(ids=[ID])),
     "seek": api.ConsumeRequest(seek=api.ConsumeRequest.Seek(id=ID)),
     "seek to a time": api.ConsumeRequest(seek=api.ConsumeRequest.Seek(time_ms=1)),
     "permits": api.ConsumeRequest(permits=10),
     "unsubscribe": api.ConsumeRequest(unsubscribe=True),
+    "leaving": api.ConsumeRequest(leaving=True),
     "nothing": api.ConsumeRequest(),
 }
 
@@ -45,7 +47,7 @@ EVENTS: Final = ["unload", "takeover", "delete"]
 
 def test_no_call_is_left_out() -> None:
     methods = {one.name for one in api.DESCRIPTOR.services_by_name["Topics"].methods}
-    assert methods == CALLS.keys() | {"Publish", "Consume"}
+    assert methods == CALLS.keys() | {"Publish", "Consume", "WatchTopics"}
     fields = {one.name for one in api.ConsumeRequest.DESCRIPTOR.fields} - {"open", "request_id"}
     assert {field.name for one in CONSUMING.values() for field, _ in one.ListFields()} == fields
 
@@ -64,9 +66,15 @@ class Door:
         opening = api.ConsumeRequest.Open(topic=TOPIC, subscription="s", from_earliest=True)
         return await self._opened("Consume", api.ConsumeRequest(open=opening), api.ConsumeResponse)
 
-    async def publish(self, name: str = "") -> Any:
-        opening = api.PublishRequest.Open(topic=TOPIC, producer_name=name)
+    async def publish(self, name: str = "", access: api.PublishRequest.Access = api.PublishRequest.SHARED) -> Any:
+        opening = api.PublishRequest.Open(topic=TOPIC, producer_name=name, access=access)
         return await self._opened("Publish", api.PublishRequest(open=opening), api.PublishResponse)
+
+    async def watch(self) -> Any:
+        method = self._channel.unary_stream(
+            f"/{SERVICE}/WatchTopics", api.WatchTopicsRequest.SerializeToString, api.WatchTopicsResponse.FromString
+        )
+        return method(api.WatchTopicsRequest())
 
     async def _opened(self, method: str, request: Any, answer: Any) -> Any:
         stream = self._channel.stream_stream(f"/{SERVICE}/{method}", type(request).SerializeToString, answer.FromString)
@@ -139,6 +147,35 @@ async def test_each_request_of_a_consumer_is_answered_or_its_call_ends(
     assert is_lost or await call.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.OK)
     topic = world.broker.topics.get(NAME)
     assert topic is None or not topic.is_in_use
+
+
+@pytest.mark.parametrize("event", EVENTS)
+async def test_a_producer_that_waits_for_access_has_its_call_ended(
+    world: BrokerInMemory, at_door: Door, event: str
+) -> None:
+    holder = await at_door.publish(access=api.PublishRequest.EXCLUSIVE)
+    call = await at_door.publish(access=api.PublishRequest.WAIT_FOR_EXCLUSIVE)
+    topic = world.broker.topics[NAME]
+    assert topic._producers._waiting
+    with silent(world):
+        happening = asyncio.create_task(happens(world, event))
+        await settle(10)
+    await happening
+    assert await ended(call) is grpc.StatusCode.UNAVAILABLE
+    assert await ended(holder) is grpc.StatusCode.UNAVAILABLE
+    assert not topic._producers._waiting
+
+
+@pytest.mark.parametrize("event", EVENTS)
+async def test_who_watches_topics_hears_of_those_that_go(world: BrokerInMemory, at_door: Door, event: str) -> None:
+    call = await at_door.watch()
+    assert TOPIC in (await call.read()).new_topics
+    await happens(world, event)
+    if event == "delete":
+        async with asyncio.timeout(ANSWER_S):
+            assert list((await call.read()).deleted_topics) == [TOPIC]
+    assert not call.done()
+    call.cancel()
 
 
 @pytest.mark.parametrize("event", EVENTS)

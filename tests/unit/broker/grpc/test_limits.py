@@ -13,7 +13,7 @@ from magnetar.client.brokers import LOOKUPS_MAX
 from magnetar.client.errors import MessageRefused, TopicUnavailable
 from magnetar.client.publishing import FRAME_BYTES, FRAME_MESSAGES, PublishStream
 from magnetar.client.values import Outgoing
-from managed_ledger.topic_name import TopicName
+from magnetar_core.topics.topic_name import TopicName
 from tests.support.waiting import eventually, settle
 from tests.unit.broker.conftest import BrokerInMemory, world
 from tests.unit.broker.grpc.conftest import client, door

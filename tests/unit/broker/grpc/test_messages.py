@@ -14,8 +14,8 @@ from magnetar.client.async_client import AsyncClient
 from magnetar.client.errors import MessageRefused
 from magnetar.client.values import Message, Outgoing
 from magnetar_core.runtime.clock import LoopClock
+from magnetar_core.topics.topic_name import TopicName
 from managed_ledger.messages import KEY_BYTES_MAX, PROPERTIES_MAX, messages_of, parse_metadata
-from managed_ledger.topic_name import TopicName
 from tests.unit.broker.conftest import BrokerInMemory
 from tests.unit.broker.raw_client import RawClient
 from tests.unit.broker.test_official_client import EARLIEST, receive
@@ -49,7 +49,7 @@ async def test_what_is_sent_is_received_in_order_and_acknowledged(client: AsyncC
         await consumer.flush()
     (topic,) = world.broker.topics.values()
     assert topic.subscriptions["s"].cursor.backlog() == 0
-    assert world.ledger("t").last_confirmed.entry_id < 50, "small messages share entries"
+    assert world.ledger("t").ledgers.last_confirmed.entry_id < 50, "small messages share entries"
 
 
 async def test_a_message_keeps_everything_it_was_given(client: AsyncClient) -> None:
@@ -160,7 +160,7 @@ async def test_a_named_producer_that_sends_again_is_stored_once(world: BrokerInM
         assert again[2].ledger_id >= 0
     payloads = []
     ledger = world.ledger("t")
-    for entry in ledger.read(ledger.first_position, 100, 1 << 20):  # type: ignore[union-attr]
+    for entry in ledger.read(ledger.ledgers.first_position, 100, 1 << 20):  # type: ignore[union-attr]
         metadata, messages = messages_of(entry.data)
         assert metadata.producer_name == "p"
         payloads += [bytes(one.payload) for one in messages]
@@ -197,7 +197,7 @@ async def test_a_name_waits_until_what_it_sent_over_the_binary_port_is_stored(
     ids = await sending
     assert [one.ledger_id < 0 for one in ids] == [True, True, False]
     assert not topic.is_storing_for("p")
-    assert ledger.last_confirmed.entry_id == 2
+    assert ledger.ledgers.last_confirmed.entry_id == 2
 
 
 @pytest.mark.parametrize("becomes_stored", [True, False])
@@ -274,7 +274,7 @@ async def test_a_delayed_message_is_an_entry_with_its_time(world: BrokerInMemory
         await client.producer("t").send(b"now")
         assert (await consumer.receive(5)).payload == b"now"
         assert await consumer.receive_batch(1, timeout_s=0.1) == []
-    entry = world.ledger("t").read(world.ledger("t").first_position, 1, 1 << 20)[0]  # type: ignore[index]
+    entry = world.ledger("t").read(world.ledger("t").ledgers.first_position, 1, 1 << 20)[0]  # type: ignore[index]
     assert parse_metadata(entry.data).deliver_at_time == due_ms
 
 

@@ -220,6 +220,7 @@ async def test_who_is_not_authenticated_is_refused_before_the_request_comes(worl
                 "ListBrokers",
                 "GetTopicStats",
                 "GetSchema",
+                "WatchTopics",
             ):
                 code, _ = await refused(unsent(channel, f"{SERVICE}/{method}"))
                 assert code == "UNAUTHENTICATED", method

@@ -19,7 +19,7 @@ from magnetar_core.security.caller import Caller
 from magnetar_core.security.tls.contexts import usual_context
 from magnetar_core.security.tokens import sign
 from magnetar_core.topics import topics_pb2 as api
-from managed_ledger.topic_name import TopicName
+from magnetar_core.topics.topic_name import TopicName
 from tests.support.tls_files import Authority
 from tests.unit.broker.conftest import BrokerInMemory
 from tests.unit.broker.test_security import PROVIDER, Worlds, tls, token, worlds

@@ -20,7 +20,7 @@ from magnetar.client.codecs.declared import Schema
 from magnetar.client.errors import ClientClosed, TopicDoesNotExist, TopicError, TopicInUse, TopicUnavailable
 from magnetar_core.runtime.types import ConfigurationError
 from magnetar_core.topics import topics_pb2 as api
-from managed_ledger.topic_name import TopicName
+from magnetar_core.topics.topic_name import TopicName
 from tests.support.sole_owner import SoleOwner
 from tests.unit.broker.conftest import BrokerInMemory, _make
 from tests.unit.broker.grpc.conftest import open_grpc
@@ -270,12 +270,12 @@ async def test_small_messages_are_not_gathered_to_more_than_the_topic_takes(
         await call.write(api.PublishRequest(open={"topic": "t", "producer_name": name}))
         await call.read()
         topic = world.broker.topics[TopicName.parse("t")]
-        topic._limits = replace(topic._limits, message_bytes_max=500)
+        topic.limits = replace(topic.limits, message_bytes_max=500)
         payloads = [bytes([number]) * (600 if number == 7 else 100) for number in range(20)]
         await call.write(api.PublishRequest(messages=[api.Message(payload=one) for one in payloads]))
         stored, reasons = await answered(call, 20)
         assert (stored, list(reasons)) == (set(range(20)) - {7}, [7])
-        entries = [bytes(one) for one in world.ledger("t")._entries[world.ledger("t").last_confirmed.ledger_id]]
+        entries = [bytes(one) for one in world.ledger("t")._entries[world.ledger("t").ledgers.last_confirmed.ledger_id]]
         assert max(map(len, entries)) <= 500
         kept = [number for number in range(20) if number != 7]
         text = b"".join(entries)

@@ -20,11 +20,12 @@ from broker.ownership.ownership import BundleOwnership
 from broker.ownership.placing.isolation import isolation_path
 from broker.ownership.placing.preference import preference
 from broker.ownership.rules import BrokerAddress, NoBrokerAvailable
+from broker.records.json_records import RecordChanged
 from magnetar_core.bookkeeper.metadata.stores.memory import LostAnswer, MemoryStore
 from magnetar_core.bookkeeper.metadata.stores.store import MetadataError, Node, OutcomeUnknown, StoreUnavailable
 from magnetar_core.runtime.clock import LoopClock
-from magnetar_core.runtime.types import Corruption
-from managed_ledger.topic_name import TopicName
+from magnetar_core.runtime.types import Corruption, MagnetarError
+from magnetar_core.topics.topic_name import TopicName
 from tests.support.faulty_store import FaultyStore
 from tests.support.manual_clock import ManualClock
 from tests.support.waiting import eventually, take_turns
@@ -609,6 +610,40 @@ async def test_a_split_whose_end_nobody_knows_is_looked_at_until_it_is_known(wor
 
     assert len(await a.ownership.keeper.split(ALL[0], after, store)) == 2
     assert (a.ownership.owns(TOPICS[0]), a.lost) == (True, [])
+
+
+@pytest.mark.parametrize(
+    "error", [StoreUnavailable("away"), RecordChanged("the policies were changed at the same time")]
+)
+async def test_a_split_that_is_stored_is_done_whatever_came_behind_it(world: Brokers, error: MagnetarError) -> None:
+    """The bundles are stored before the policies that repeat them, and others split theirs at the same time."""
+    a = await world.side()
+    await a.take(TOPICS[0])
+    after = BUNDLES.cut([1 << 29])
+
+    async def store() -> None:
+        a.bundles = after.cut([3 << 30 | 1 << 29])
+        raise error
+
+    parts = await a.ownership.keeper.split(ALL[0], after, store)
+    assert a.ownership.owned_bundles == sorted(parts)
+    assert a.ownership.owns(TOPICS[0])
+    await eventually(lambda: _is_free(world, ALL[0]))
+
+
+async def test_a_split_that_is_not_stored_changes_nothing_where_another_one_is(world: Brokers) -> None:
+    a = await world.side()
+    await a.take(TOPICS[0])
+
+    async def store() -> None:
+        a.bundles = BUNDLES.cut([3 << 30 | 1 << 29])
+        raise RecordChanged("the bundles were changed at the same time")
+
+    with pytest.raises(RecordChanged):
+        await a.ownership.keeper.split(ALL[0], BUNDLES.cut([1 << 29]), store)
+    assert a.ownership.owned_bundles == ALL[:1]
+    assert a.ownership.owns(TOPICS[0])
+    await eventually(lambda: a.ownership.under_way == [])
 
 
 async def test_a_node_for_a_bundle_that_does_not_exist_goes_also_where_it_cannot_be_removed_at_once(

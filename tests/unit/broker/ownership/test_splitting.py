@@ -6,7 +6,7 @@ import pytest
 
 from broker.names import Bundles, BundleSet
 from broker.ownership.splitting import POSITIONS, RANGE, TOPIC_COUNT, TRAFFIC, cuts, even_cuts
-from managed_ledger.topic_name import TopicName
+from magnetar_core.topics.topic_name import TopicName
 
 WHOLE = "0x00000000_0xffffffff"
 

@@ -23,7 +23,7 @@ from broker.policies.permissions import (
     topic_grants,
 )
 from broker.records.json_records import InvalidRecord
-from managed_ledger.topic_name import TopicName
+from magnetar_core.topics.topic_name import TopicName
 
 TOPIC = TopicName.parse("persistent://t/n/top")
 

@@ -20,7 +20,7 @@ from broker.settings.quotas import NO_SUBSCRIPTIONS, InactiveTopics
 from broker.wire import pulsar_pb2 as wire
 from magnetar_core.security.caller import TRUSTED, Caller
 from magnetar_core.topics import topics_pb2 as api
-from managed_ledger.topic_name import TopicName
+from magnetar_core.topics.topic_name import TopicName
 from tests.support.callers import believe_everybody
 from tests.support.waiting import eventually
 from tests.unit.broker.conftest import BrokerInMemory, world
@@ -392,6 +392,7 @@ REQUESTS: dict[str, Any] = {
     "CreateTopic": api.CreateTopicRequest(topic=TOP + "2"),
     "DeleteTopic": api.DeleteTopicRequest(topic=TOP + "3"),
     "ListTopics": api.ListTopicsRequest(),
+    "WatchTopics": api.WatchTopicsRequest(),
     "ListBrokers": api.ListBrokersRequest(),
     "GetTopicStats": api.GetTopicStatsRequest(topic=TOP),
     "GetSchema": api.GetSchemaRequest(topic=TOP),
@@ -407,6 +408,7 @@ MAY = {
     "CreateTopic": set(),
     "DeleteTopic": set(),
     "ListTopics": {"producer", "consumer"},
+    "WatchTopics": {"producer", "consumer"},
     "ListBrokers": {"anonymous", "producer", "consumer"},
     "GetTopicStats": {"producer", "consumer"},
     "GetSchema": {"producer", "consumer"},
@@ -421,7 +423,7 @@ async def status_of(port: GrpcServer, method: str, request: Any, role: str) -> s
     async with grpc.aio.insecure_channel(f"127.0.0.1:{port.port}") as channel:
         path = f"/magnetar.topics.v1.Topics/{method}"
         try:
-            if method in ("Publish", "Consume"):
+            if method in ("Publish", "Consume", "WatchTopics"):
                 call = channel.stream_stream(path, lambda one: one.SerializeToString(), bytes)(metadata=said)
                 await call.write(request)
                 first = await call.read()

@@ -23,8 +23,8 @@ from broker.security.authorization import (
     needs_records,
     role_problem,
 )
-from magnetar_core.security.caller import NOBODY, TRUSTED, Caller
-from managed_ledger.topic_name import TopicName
+from magnetar_core.security.caller import TRUSTED, Caller
+from magnetar_core.topics.topic_name import TopicName
 
 TOPIC: Final = TopicName.parse("persistent://shop/web/orders")
 RULES: Final = Rules(frozenset({"root"}), frozenset({"proxy"}))
@@ -75,7 +75,7 @@ def test_super_users_administrators_and_callers_without_a_role(operation: Operat
     right = RIGHTS[operation]
     assert may("root", need(operation))
     assert may(TRUSTED, need(operation))
-    assert may(NOBODY, need(operation)) == (right is Right.OPEN)
+    assert may(Caller(None), need(operation)) == (right is Right.OPEN)
     assert may("boss", need(operation), admins="boss") == (right is not Right.SUPER_USER)
     assert may("boss", need(operation), admins="other") == (right in {Right.OPEN, Right.AUTHENTICATED})
 
@@ -310,7 +310,7 @@ def test_the_brokers_own_topics_are_for_super_users_however_much_was_granted(nam
         assert may(
             Caller("proxy", "root"), wanted, everything, replace(RULES, super_users=frozenset({"root", "proxy"}))
         )
-        assert not may(NOBODY, wanted)
+        assert not may(Caller(None), wanted)
         assert needs_records(RULES, Caller("ann"), wanted) == is_told
     refusal = denial(
         RULES, Caller("boss"), about_topic(Operation.PRODUCE, topic), Known(frozenset({"boss"}), everything)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from broker.serving.open_topics import OpenTopics
 from broker.topic.topic import Topic
-from managed_ledger.topic_name import TopicName
+from magnetar_core.topics.topic_name import TopicName
 
 BASES = [TopicName.parse(f"persistent://public/default/{name}") for name in "ab"]
 NAMES = [*BASES, *(base.with_partition(number) for base in BASES for number in range(3))]

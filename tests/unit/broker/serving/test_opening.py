@@ -5,7 +5,7 @@ import json
 import pytest
 
 from broker.policies.namespace import new_policies
-from managed_ledger.topic_name import TopicName
+from magnetar_core.topics.topic_name import TopicName
 from tests.unit.broker.conftest import BrokerInMemory
 
 PATH = "/admin/policies/public/default"

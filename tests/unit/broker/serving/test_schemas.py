@@ -12,9 +12,9 @@ from broker.settings.config import BrokerConfig
 from broker.wire import pulsar_pb2 as wire
 from magnetar_core.bookkeeper.metadata.stores.memory import MemoryStore
 from magnetar_core.runtime.clock import LoopClock
+from magnetar_core.topics.topic_name import TopicName
 from managed_ledger.schemas.compatibility import Strategy
 from managed_ledger.schemas.registry import SchemaRegistry
-from managed_ledger.topic_name import TopicName
 from tests.support.memory_bookkeeper import MemoryBookKeeper
 
 BUNDLES = Bundles((0, 0xFFFFFFFF))

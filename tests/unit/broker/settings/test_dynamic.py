@@ -10,7 +10,7 @@ import pytest
 from broker.settings.config import BrokerConfig
 from broker.settings.dynamic import DYNAMIC, PATH
 from magnetar_core.runtime.types import MIB
-from managed_ledger.topic_name import TopicName
+from magnetar_core.topics.topic_name import TopicName
 from tests.support.waiting import eventually
 from tests.unit.broker.admin.admin_world import AdminWorld, Side
 

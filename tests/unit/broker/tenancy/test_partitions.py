@@ -10,8 +10,8 @@ from broker.records.json_records import RecordExists, RecordInUse, to_json
 from broker.tenancy.partitions import FewerPartitions, Partitions, grown, parse_partitions, partitions_record
 from magnetar_core.bookkeeper.metadata.stores.memory import MemoryStore
 from magnetar_core.runtime.types import Corruption
+from magnetar_core.topics.topic_name import TopicName
 from managed_ledger.records.paths import ROOT
-from managed_ledger.topic_name import TopicName
 from tests.support.manual_clock import ManualClock
 
 TOPIC = TopicName.parse("t")

@@ -19,9 +19,9 @@ from broker.wire import pulsar_pb2 as wire
 from broker.wire.pulsar_pb2 import BaseCommand
 from magnetar_core.bookkeeper.metadata.stores.store import StoreUnavailable
 from magnetar_core.runtime.types import Corruption
+from magnetar_core.topics.topic_name import TopicName
 from managed_ledger.messages import encode_entry
 from managed_ledger.messages_pb2 import MessageMetadata
-from managed_ledger.topic_name import TopicName
 from tests.support.waiting import eventually
 from tests.unit.broker.admin.admin_world import AdminWorld, Answer, Side
 from tests.unit.broker.raw_client import RawClient

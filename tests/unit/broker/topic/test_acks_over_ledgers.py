@@ -8,9 +8,9 @@ import pytest
 
 from broker.wire import pulsar_pb2 as wire
 from broker.wire.pulsar_pb2 import BaseCommand
+from magnetar_core.topics.topic_name import TopicName
 from managed_ledger.messages_pb2 import MessageIdData
 from managed_ledger.position import Position
-from managed_ledger.topic_name import TopicName
 from tests.unit.broker.conftest import BrokerInMemory
 from tests.unit.broker.raw_client import RawClient
 from tests.unit.broker.test_official_client import EARLIEST, client, texts

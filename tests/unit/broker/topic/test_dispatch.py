@@ -5,6 +5,7 @@ import pytest
 
 from broker.errors import ConsumerAssignError, ConsumerBusy
 from broker.topic.dispatchers.kinds import KeySharedPolicy
+from broker.topic.dispatchers.shared import SharedDispatcher
 from broker.topic.dispatchers.sticky_keys import _finished
 from managed_ledger.messages import encode_entry
 from managed_ledger.messages_pb2 import ZSTD, MessageMetadata
@@ -210,9 +211,27 @@ async def test_what_a_leaving_consumer_had_goes_to_the_others_and_counts() -> No
     bench.leave(2)
     last = bench.join(3, SHARED, permits=10)
     assert last.got == [0, 2, 3]
-    assert {message.redelivery_count for message in last.messages} == {
-        0
-    }  # as Apache's: the last one took the counts along
+    assert {message.redelivery_count for message in last.messages} == {0}, "as Apache's: the last one took them along"
+
+
+@pytest.mark.parametrize("kind", [SHARED, KEY_SHARED])
+async def test_counts_stay_when_the_last_consumer_is_one_of_the_topic_api(kind: int) -> None:
+    bench = Bench()
+    await bench.append(*map(entry, range(3)))
+    for deliveries in range(3):
+        peer = bench.join(1, kind, permits=10, keeps_counts=True)
+        assert [one.redelivery_count for one in peer.messages] == [deliveries] * 3
+        bench.leave(1)
+    peer = bench.join(1, kind, permits=10, keeps_counts=True)
+    bench.ack(1, 1)
+    bench.consumers[1].is_leaving = True  # in order: that is no delivery that failed
+    bench.leave(1)
+    peer = bench.join(1, kind, permits=10, keeps_counts=True)
+    assert [one.redelivery_count for one in peer.messages] == [3, 3]
+    bench.ack(1, 0, 2)
+    dispatcher = bench.subscription.pump.dispatcher
+    assert isinstance(dispatcher, SharedDispatcher)
+    assert not dispatcher.redelivery_counts, "nothing is kept of what is done"
 
 
 async def test_a_consumer_with_too_much_unacknowledged_waits_until_half_is_done() -> None:

@@ -18,7 +18,7 @@ from broker.records.json_records import RecordChanged
 from broker.tenancy.changes import LOCAL_POLICIES_ROOT
 from magnetar_core.bookkeeper.metadata.stores.memory import LostAnswer
 from magnetar_core.bookkeeper.metadata.stores.store import StoreUnavailable
-from managed_ledger.topic_name import TopicName
+from magnetar_core.topics.topic_name import TopicName
 from tests.support.waiting import eventually
 from tests.unit.broker.admin.admin_world import AdminWorld, Side
 from tests.unit.broker.test_official_client import EARLIEST, QUIET, TIMEOUT_MS
@@ -299,6 +299,20 @@ async def test_the_leader_has_bundles_of_others_moved_and_others_send_the_call_t
     assert (sent.status, sent.headers["Location"]) == (307, owner_.http_url + path)
     assert (await world.call(leader, "PUT", path)).status == 204
     assert await owner(world, WHOLE) == other.url
+
+
+async def test_a_bundle_stays_where_it_is_if_that_broker_is_named(world: AdminWorld) -> None:
+    """Given back, it would go to whichever broker is asked first."""
+    a, b, c = await world.side(), await world.side(), await world.side()
+    await namespace(world, a)
+    leader = next(side for side in (a, b, c) if side.ownership.members.is_leader)
+    owner_ = next(side for side in (a, b, c) if side is not leader)
+    assert await owner_.ownership.keeper.acquire(f"{NS}/{WHOLE}")
+    for asked in (owner_, leader):
+        path = f"{NAMESPACE}/{WHOLE}/unload?destinationBroker={owner_.id}"
+        assert (await world.call(asked, "PUT", path)).status == 204
+        assert owner_.ownership.owned_bundles == [f"{NS}/{WHOLE}"]
+    assert await owner(world, WHOLE) == owner_.url
 
 
 async def test_a_bundle_that_nobody_owns_is_taken_by_the_broker_that_is_named(world: AdminWorld) -> None:

@@ -15,7 +15,7 @@ from broker.topic.ports import NextBroker
 from broker.transfer.handing_over import CUT_S, hand_over
 from broker.wire import pulsar_pb2 as wire
 from magnetar_core.bookkeeper.metadata.stores.store import StoreUnavailable
-from managed_ledger.topic_name import TopicName
+from magnetar_core.topics.topic_name import TopicName
 from tests.support.waiting import eventually
 from tests.unit.broker.admin.admin_world import AdminWorld, Side
 from tests.unit.broker.raw_client import RawClient

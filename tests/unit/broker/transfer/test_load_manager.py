@@ -21,7 +21,7 @@ from broker.settings.groups.load import ONE_BUNDLE
 from broker.transfer.load_manager import LoadManager
 from magnetar_core.runtime.clock import LoopClock
 from magnetar_core.runtime.process.usage import cpu_seconds
-from managed_ledger.topic_name import TopicName
+from magnetar_core.topics.topic_name import TopicName
 from tests.support.waiting import eventually
 from tests.unit.broker.admin.admin_world import AdminWorld, Side
 from tests.unit.broker.test_official_client import QUIET, TIMEOUT_MS

@@ -12,8 +12,8 @@ from broker.transfer import takeovers
 from broker.transfer.handing_over import hand_over
 from broker.transfer.rosters import log as serving
 from broker.transfer.takeovers import Takeovers
+from magnetar_core.topics.topic_name import TopicName
 from managed_ledger.ledgers.holdings import Holdings
-from managed_ledger.topic_name import TopicName
 from tests.support.waiting import eventually
 from tests.unit.broker.admin.admin_world import AdminWorld, Side
 

@@ -13,13 +13,13 @@ from connectors.spark.plan.cluster import DataLoss
 from magnetar_core.runtime.clock import LoopClock
 from magnetar_core.runtime.tasks import Tasks
 from magnetar_core.runtime.types import ConfigurationError
+from magnetar_core.topics.topic_name import TopicName
 from managed_ledger.compacted.entry import COMPACTED_LEDGER, COMPACTION_CURSOR
 from managed_ledger.config import ManagedLedgerConfig
 from managed_ledger.factory import ManagedLedgerFactory
 from managed_ledger.ledger import ManagedLedger
 from managed_ledger.messages import encode_entry
 from managed_ledger.messages_pb2 import MessageMetadata, SingleMessageMetadata
-from managed_ledger.topic_name import TopicName
 from tests.support.waiting import eventually
 from tests.unit.connectors.spark.world import STEM, SparkWorld, spark_world
 
@@ -48,9 +48,9 @@ class Stored:
 
     async def append(self, *entries: bytes) -> None:
         for entry in entries:
-            before = self.ledger.last_confirmed
+            before = self.ledger.ledgers.last_confirmed
             self.ledger.append([entry], [None])
-            await eventually(lambda before=before: self.ledger.last_confirmed > before)  # type: ignore[misc]
+            await eventually(lambda before=before: self.ledger.ledgers.last_confirmed > before)  # type: ignore[misc]
 
     async def compact(self) -> None:
         assert self.compactor.start()

@@ -190,6 +190,28 @@ async def test_offsets_choose_entries(world: SparkWorld, caplog: pytest.LogCaptu
         await world.reader("t", startingOffsets='{"t": {"1": "0:0"}}')
 
 
+@pytest.mark.parametrize("option", ["startingOffsets", "endingOffsets"])
+async def test_a_position_in_a_ledger_that_the_topic_never_had_is_refused(world: SparkWorld, option: str) -> None:
+    one, other, two = [await world.ledger(numbered(first, 3)) for first in (0, 90, 3)]
+    await world.partitions("t", 2)
+    await world.topic("t-partition-1", one, two)
+    await world.topic("other", other)
+
+    def at(ledger_id: int, entry_id: int) -> dict[str, str]:
+        return {option: json.dumps({"t": {"1": f"{ledger_id}:{entry_id}"}})}
+
+    for wrong in ((other.ledger_id, 1), (two.ledger_id + 1, 1), (two.ledger_id + 2, 0)):
+        text = rf"{option}: ledger {wrong[0]} was never one of .*/t-partition-1, .*{one.ledger_id} to {two.ledger_id}"
+        with pytest.raises(ConfigurationError, match=text):
+            await world.reader("t", **at(*wrong))
+    before, between, behind = (at(one.ledger_id, 3), at(two.ledger_id, 0), at(two.ledger_id + 1, 0))
+    assert await world.values("t", **at(one.ledger_id, 99)) == await world.values("t", **between)
+    assert await world.values("t", **before) == await world.values("t", **between)
+    assert len(await world.values("t", **behind)) == (0 if option == "startingOffsets" else 6)
+    await world.topic("t-partition-1", two)
+    assert await world.values("t", **at(other.ledger_id, 1)) == await world.values("t", **between), "it was trimmed"
+
+
 async def test_a_read_can_be_repeated_with_the_positions_that_were_logged(
     world: SparkWorld, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -94,6 +94,8 @@ async def test_a_topic_that_joins_a_stream_fills_the_columns_that_there_are(worl
     joined = columns.values("later", [StoredSchema(0, JSON, 0, "", False)])
     assert joined is not None
     assert joined.decoder(0)(b'{"b": "y", "c": 1}')["b"] == "y"
+    assert columns.unread("later", [StoredSchema(0, JSON, 0, "", False)]) == ["c"]
+    assert columns.unread("later", []) == ["value"]
     other = StoredSchema(0, Schema(SchemaType.AVRO, record(("b", "long"))), 0, "", False)
     with pytest.raises(ConfigurationError, match="column b is string in the query and bigint in other"):
         columns.values("other", [other])
@@ -101,3 +103,4 @@ async def test_a_topic_that_joins_a_stream_fills_the_columns_that_there_are(worl
     known = columns.values(str(frozen[0].topic), [*frozen[0].schemas, newer])
     assert known is not None
     assert known.decoder(0)(b"\x02\x02x") == {"a": 1, "b": "x"}  # as at load()
+    assert columns.unread(str(frozen[0].topic), [*frozen[0].schemas, newer]) == []

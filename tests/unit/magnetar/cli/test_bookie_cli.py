@@ -96,7 +96,7 @@ async def test_the_index_of_a_bookie_that_runs_is_rebuilt_after_a_yes(
     await new_ledger(world, 3)
     refused = await run("rebuild-index", input="y\n")
     assert (refused.exit_code, "add --yes" in refused.stderr) == (2, True), "a pipe is nobody who can be asked"
-    assert admin.bookie.operations.rebuild_index_status().rebuilds == 0
+    assert admin.bookie.parts.rebuild.status().rebuilds == 0
     found = await run("rebuild-index", "--wait", "--json", "--yes")
     assert found.exit_code == 0
     assert json.loads(found.stdout)["rebuilds"] == 1

@@ -101,6 +101,14 @@ def test_who_is_connected_to_a_topic(fake: HttpFake) -> None:
     text = run("topics", "clients", "orders").output
     assert "\x1b" not in text
     assert "billing" in text
+    assert "partition" not in text
+    fake.answer("GET", f"{ADMIN}/orders/partitions", {"partitions": 2})
+    for number, producers in enumerate(([], [producer])):
+        fake.answer("GET", f"{ADMIN}/orders-partition-{number}/partitions", {"partitions": 0})
+        fake.answer("GET", f"{ADMIN}/orders-partition-{number}/stats", stats(producers))
+    header, line = run("topics", "clients", "orders").output.splitlines()
+    assert header.split()[0] == "partition"
+    assert line.split()[:3] == ["1", "producer", "web"]
 
 
 @pytest.mark.parametrize(
@@ -114,13 +122,29 @@ def test_names_of_policies_are_in_the_help_and_near_to_a_wrong_one(
     fake: HttpFake, group: str, target: str, path: str, wrong: str, right: str
 ) -> None:
     assert right in run(group, "set-policy", "--help").output.partition("Policies:")[2]
-    fake.answer("POST", f"{path}/{wrong}", {"reason": "HTTP 404 Not Found"}, status=404)
-    refused = run(group, "set-policy", target, wrong, "1")
-    assert f"{wrong} is not a policy that is known here: did you mean {right}" in refused.output
+    for status in (404, 405, 501):  # ours answer 501
+        fake.answer("POST", f"{path}/{wrong}", {"reason": "it is not there"}, status=status)
+        refused = run(group, "set-policy", target, wrong, "1")
+        assert f"{wrong} is not a policy that is known here: did you mean {right}" in refused.output
     fake.answer("POST", f"{path}/{right}", {"reason": "Topic not found"}, status=404)
     assert "did you mean" not in run(group, "set-policy", target, right, "1").output
     fake.answer("GET", f"{path}/zzz", {"reason": "HTTP 404 Not Found"}, status=404)
     assert "--help lists those of our brokers" in run(group, "get-policy", target, "zzz").output
+
+
+@pytest.mark.parametrize(
+    ("group", "target", "path"),
+    [("topics", "orders", f"{ADMIN}/orders"), ("namespaces", "a/b", "/admin/v2/namespaces/a/b")],
+)
+def test_a_backlog_quota_is_set_and_read_by_one_name(fake: HttpFake, group: str, target: str, path: str) -> None:
+    assert "backlogQuota" in run(group, "set-policy", "--help").output.partition("Policies:")[2]
+    fake.answer("POST", f"{path}/backlogQuota", status=204)
+    fake.answer("DELETE", f"{path}/backlogQuota", status=204)
+    assert run(group, "set-policy", target, "backlogQuota", '{"limitSize": 7}').output == "set\n"
+    assert run(group, "set-policy", target, "backlogQuota", "null").output == "removed\n"
+    fake.answer("GET", f"{path}/backlogQuotaMap", {"destination_storage": {"limitSize": 7}})
+    read = run(group, "get-policy", target, "backlogQuota")
+    assert json.loads(read.output) == {"destination_storage": {"limitSize": 7}}
 
 
 def test_writes_to_a_namespace_are_stopped_and_allowed_again(fake: HttpFake) -> None:

@@ -17,6 +17,7 @@ import pytest
 from magnetar.client.codecs import avro
 from magnetar.client.codecs.codec import Codec, codec_of
 from magnetar.client.codecs.declared import Avro, Json, Schema
+from magnetar_core.runtime.data.avro_aliases import with_aliases_applied
 
 
 class Color(enum.Enum):
@@ -318,6 +319,31 @@ def test_a_class_that_refuses_is_a_value_error() -> None:
 def test_bytes_that_are_not_of_the_schema_are_a_value_error(data: bytes) -> None:
     with pytest.raises(ValueError, match=r"it is not of its schema|behind its last field"):
         codec(Avro(DEFINITION)).read(data, None)
+
+
+def test_values_of_a_renamed_field_do_not_go_to_another_one_that_got_its_name() -> None:
+    old = {"type": "record", "name": "R", "fields": [{"name": "a", "type": "string"}]}
+    fields: list[dict[str, Any]] = [
+        {"name": "b", "type": "string", "aliases": ["a"]},
+        {"name": "a", "type": "string", "default": "new"},
+    ]
+    new = {**old, "fields": fields}
+    reader = avro.parse(new)
+    data = avro.encode({"a": "was a"}, avro.parse(old))
+    writer = avro.parse_writer(json.dumps(old).encode(), reader)
+    assert avro.decode(data, writer, reader) == {"b": "was a", "a": "new"}
+    without = {**new, "fields": [{key: field[key] for key in field if key != "aliases"} for field in fields]}
+    for same in (new, without):
+        writer = avro.parse_writer(json.dumps(same).encode(), reader)
+        assert avro.decode(avro.encode({"b": "x", "a": "y"}, reader), writer, reader) == {"b": "x", "a": "y"}
+
+
+def test_a_schema_that_nests_too_deeply_for_its_aliases_is_a_value_error() -> None:
+    deep: Any = "int"
+    for number in range(2_000):
+        deep = {"type": "record", "name": f"R{number}", "fields": [{"name": "a", "type": deep, "aliases": ["b"]}]}
+    with pytest.raises(ValueError, match="the schema nests too deeply"):
+        with_aliases_applied({**deep, "fields": []}, deep)
 
 
 def test_avro_is_read_by_the_schema_of_its_writer() -> None:

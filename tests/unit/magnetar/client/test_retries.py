@@ -1,6 +1,7 @@
 """Messages that fail: how often they come again, where their copies go, and when they are acknowledged."""
 
 import asyncio
+import time
 from typing import Any
 
 import pytest
@@ -15,9 +16,9 @@ from magnetar.client.errors import TopicUnavailable, UnreadableMessage
 from magnetar.client.retries import letters
 from magnetar.client.retries.retry import Retry, reconsume_times
 from magnetar.client.values import Message, Outgoing
+from magnetar_core.topics.topic_name import TopicName
 from managed_ledger.messages import encode_entry
 from managed_ledger.messages_pb2 import MessageMetadata
-from managed_ledger.topic_name import TopicName
 from tests.support.waiting import eventually
 from tests.unit.broker.conftest import BrokerInMemory, world
 from tests.unit.broker.grpc.conftest import client, door
@@ -55,11 +56,15 @@ def backlog(world: BrokerInMemory, topic: str = "t") -> int:
 
 def test_the_names_are_those_of_the_official_clients() -> None:
     for topic in ("t", FULL):
-        named = Retry().named(topic, "s")
+        named = Retry().named([topic], "s")
         assert (named.retry_topic, named.dead_letter_topic) == (f"{FULL}-s-RETRY", f"{FULL}-s-DLQ")
-    named = Retry(retry_topic="r", dead_letter_topic="d").named("t", "s")
-    assert (named.retry_topic, named.dead_letter_topic) == ("r", "d")
-    assert Retry(retry_topic=None).named("t", "s").retry_topic is None
+    for topics in (["t"], ["t", "u"], []):
+        named = Retry(retry_topic="r", dead_letter_topic="d").named(topics, "s")
+        assert (named.retry_topic, named.dead_letter_topic) == ("r", "d")
+    assert Retry(retry_topic=None).named(["t"], "s").retry_topic is None
+    named = Retry().named(["u", FULL, "t-2"], "s")  # as Java's sorted set has them: by the text that was given
+    assert (named.retry_topic, named.dead_letter_topic) == (f"{FULL}-s-RETRY", f"{FULL}-s-DLQ")
+    assert Retry(dead_letter_topic="d").named(["u", "t"], "s").retry_topic == f"{FULL}-s-RETRY"
 
 
 @pytest.mark.parametrize(
@@ -108,6 +113,17 @@ async def test_a_wrong_use_is_said_at_once(client: AsyncClient) -> None:
     for same in (Retry(retry_topic="t"), Retry(dead_letter_topic=FULL), Retry(retry_topic="x", dead_letter_topic="x")):
         with pytest.raises(ValueError, match="topic, retry_topic and dead_letter_topic are different ones"):
             client.consumer("t", "s", type="shared", retry=same)
+    for same in (Retry(retry_topic="u"), Retry(dead_letter_topic=FULL)):
+        with pytest.raises(ValueError, match="different ones"):
+            client.consumer(subscription="s", topics=["t", "u"], type="shared", retry=same)
+    with pytest.raises(ValueError, match="several topics without a retry_topic: set the dead_letter_topic"):
+        client.consumer(subscription="s", topics=["t", "u"], type="shared", retry=IN_PLACE)
+    for nameless in (NOW, IN_PLACE, Retry(dead_letter_topic="d"), Retry(retry_topic="r")):
+        with pytest.raises(ValueError, match="a pattern has no topic that gives names"):
+            client.consumer(subscription="s", pattern="x-.*", type="shared", retry=nameless)
+    for matched in (Retry(retry_topic="x-r", dead_letter_topic="d"), Retry(retry_topic=None, dead_letter_topic="x-d")):
+        with pytest.raises(ValueError, match="matches a topic of its own Retry"):
+            client.consumer(subscription="s", pattern="x-.*", type="shared", retry=matched)
     await client.producer("t").send(b"x")
     late: Any = lambda failures: "soon"  # noqa: E731
     async with (
@@ -192,9 +208,11 @@ async def test_a_copy_waits_as_long_as_the_backoff_says(client: AsyncClient) -> 
     retry = Retry(max=3, backoff=[0.1, 0])
     async with client.consumer("t", "s", type="shared", retry=retry) as consumer:
         await client.producer("t").send(b"x")
-        await consumer.nack(await consumer.receive(5))
-        assert await nothing_more(consumer)
         message = await consumer.receive(5)
+        failed_s = time.monotonic()
+        await consumer.nack(message)
+        message = await consumer.receive(5)
+        assert time.monotonic() - failed_s >= 0.1, "not before its backoff"
         assert message.properties["DELAY_TIME"] == "100"
         await consumer.nack(message, delay_s=0.05)
         assert (await consumer.receive(5)).properties["DELAY_TIME"] == "50"
@@ -212,6 +230,59 @@ async def test_partitions_share_the_topics_of_their_copies(client: AsyncClient) 
         assert {one.properties["REAL_TOPIC"] for one in letters_} == {"persistent://public/default/p"}
         await consumer.seek("earliest")
         assert len(await take(consumer, 10)) == 10
+
+
+async def test_several_topics_share_the_topics_of_their_copies(world: BrokerInMemory, client: AsyncClient) -> None:
+    await client.topics.create("u", partitions=2)
+    retry = Retry(max=1, backoff=0, dead_letter_subscription="inspection")
+    async with client.consumer(subscription="s", topics=["u", "t"], type="shared", retry=retry) as consumer:
+        for topic in ("t", "u"):
+            await client.producer(topic).send(topic.encode())
+        for _ in range(2):
+            await consumer.nack(await take(consumer, 2))
+        assert await nothing_more(consumer)
+        async with client.consumer("t-s-DLQ", "inspection") as inspection:
+            letters_ = await take(inspection, 2)
+        assert {one.payload: one.properties["REAL_TOPIC"] for one in letters_} == {
+            b"t": FULL,
+            b"u": "persistent://public/default/u",
+        }
+        assert {backlog(world, topic) for topic in ("t", "u-partition-0", "u-partition-1", "t-s-RETRY")} == {0}
+
+
+async def test_a_pattern_has_copies_where_its_retry_says(client: AsyncClient, world: BrokerInMemory) -> None:
+    await client.topics.create("copies", partitions=1)
+    retry = Retry(max=1, backoff=0, retry_topic="copies", dead_letter_topic="dead")
+    async with client.consumer(subscription="s", pattern="x-.*", type="shared", retry=retry) as consumer:
+        for topic in ("x-1", "x-2"):
+            async with client.producer(topic) as producer:
+                await producer.send(topic.encode())
+        await consumer.nack(await take(consumer, 2))
+        again = await take(consumer, 2)
+        assert {one.topic for one in again} == {"persistent://public/default/copies-partition-0"}
+        await client.topics.delete("x-1", force=True)
+        await eventually(lambda: len(consumer._streams) == 2)  # x-2 and the copies
+        await world.broker.partitioned.grow(TopicName.parse("copies"), 2)
+        await eventually(lambda: len(consumer._streams) == 3)
+        await consumer.nack(again)
+        letters_ = await dead_letters(client, 2, "dead")
+        assert {one.properties["REAL_TOPIC"] for one in letters_} == {
+            "persistent://public/default/x-1",
+            "persistent://public/default/x-2",
+        }
+
+
+@pytest.mark.parametrize("several", [{"topics": ["t", "u"]}, {"pattern": "[tu]"}])
+async def test_of_several_topics_without_a_retry_topic(client: AsyncClient, several: dict[str, Any]) -> None:
+    for topic in ("t", "u"):
+        await client.topics.create(topic)
+    retry = Retry(max=1, backoff=0, retry_topic=None, dead_letter_topic="dead")
+    async with client.consumer(subscription="s", type="shared", retry=retry, **several) as consumer:
+        for topic in ("t", "u"):
+            await client.producer(topic).send(topic.encode())
+        for _ in range(2):
+            await consumer.nack(await take(consumer, 2))
+        assert sorted(one.payload for one in await dead_letters(client, 2, "dead")) == [b"t", b"u"]
 
 
 async def test_the_same_without_await(door: GrpcServer) -> None:
@@ -252,27 +323,55 @@ async def test_without_a_retry_topic_the_broker_counts(world: BrokerInMemory, cl
 
 @pytest.mark.parametrize("retry", [NOW, IN_PLACE])
 @pytest.mark.parametrize("queue_size", [2, 1000])
+@pytest.mark.parametrize("is_alone", [False, True])
 async def test_what_ends_its_worker_each_time_ends_in_the_dead_letter_topic(
-    world: BrokerInMemory, client: AsyncClient, retry: Retry, queue_size: int
+    world: BrokerInMemory, client: AsyncClient, retry: Retry, queue_size: int, is_alone: bool
 ) -> None:
-    """Nobody acknowledges or nacks. The next worker is there already: the counts of a broker go with the last one."""
+    """Nobody acknowledges or nacks. The next worker is there already, or is started when this one is gone. What may be
+    innocent, because it was behind, is tried again."""
 
     async def worker() -> AsyncConsumer:
         return await client.consumer("t", "s", type="shared", queue_size=queue_size, retry=retry)
 
     holder = await worker()
     await client.producer("t").send_many([b"x", b"y"])
-    for count in range(3):
-        messages = await take(holder, 2)
-        assert [one.redelivery_count for one in messages] == [count] * 2
-        following = await worker()
-        await holder.close()
-        holder = following
-    assert {one.payload for one in await dead_letters(client, 2)} == {b"x", b"y"}
+    for count, expected in enumerate([[b"x", b"y"]] * 3 + [[b"y"]]):
+        messages = await take(holder, len(expected))
+        assert [(one.payload, one.redelivery_count) for one in messages] == [(payload, count) for payload in expected]
+        if is_alone:
+            await holder.close()
+            holder = await worker()
+        else:
+            following = await worker()
+            await holder.close()
+            holder = following
+    assert [one.payload for one in await dead_letters(client, 2)] == [b"x", b"y"]
     await eventually(lambda: not backlog(world))
     for n in range(10):  # the permits of those are not lost
         await client.producer("t").send(b"%d" % n)
         holder.ack(await holder.receive(5))
+
+
+async def test_what_only_waited_in_workers_that_left_in_order_was_not_tried(client: AsyncClient) -> None:
+    """However often the only worker is stopped, none of it is a dead letter. What one left in hand was tried."""
+
+    def worker() -> AsyncConsumer:
+        return client.consumer("t", "s", type="shared", from_earliest=True, retry=NOW)
+
+    await client.producer("t").send_many([b"%d" % n for n in range(9)])
+    for n in range(6):
+        async with worker() as one:
+            message = await one.receive(5)
+            assert (message.payload, message.redelivery_count) == (b"%d" % n, 0)
+            if n < 5:
+                one.ack(message)
+            else:
+                await one.nack(message)
+    async with worker() as one:
+        await one.receive(5)
+    async with worker() as one:
+        left = [message for message in await take(one, 4) if message.topic == FULL]
+        assert [(message.payload, message.redelivery_count) for message in left] == [(b"6", 1), (b"7", 1), (b"8", 1)]
 
 
 # -------------------------------------------------------------------------------- copies that are not stored

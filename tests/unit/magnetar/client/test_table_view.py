@@ -31,7 +31,7 @@ async def put(client: AsyncClient, topic: str = "t", /, **values: bytes | None) 
 @pytest.fixture
 async def compacting(broker: Any) -> AsyncIterator[AsyncClient]:
     """A client of a broker with real storage, which `compact` works on."""
-    made: Any = type("World", (), {"broker": broker})
+    made: Any = type("World", (), {"broker": broker, "doors": []})
     server = await open_grpc(made)
     async with AsyncClient(f"127.0.0.1:{server.port}", operation_timeout_s=5) as opened:
         yield opened

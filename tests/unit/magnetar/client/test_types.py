@@ -45,6 +45,13 @@ async def test_without_a_value_it_is_bytes(client: AsyncClient) -> None:
     assert type(assert_type(message.value, bytes)) is bytes
 
 
+async def test_consumers_of_several_topics_have_types_too(client: AsyncClient) -> None:
+    assert_type(client.consumer(subscription="s", pattern="t-.*"), magnetar.AsyncConsumer[bytes])
+    assert_type(client.consumer(subscription="s", topics=["t", "u"], value=Order), magnetar.AsyncConsumer[Order])
+    access: magnetar.ProducerAccess = "wait_for_exclusive"
+    assert_type(client.producer("t", access=access, value=Order), magnetar.AsyncProducer[Order])
+
+
 async def test_other_declarations_have_types_too(client: AsyncClient) -> None:
     assert_type(client.producer("t", value=str), magnetar.AsyncProducer[str])
     assert_type(client.producer("t", value=magnetar.Json), magnetar.AsyncProducer[Any])

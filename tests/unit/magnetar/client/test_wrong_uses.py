@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 
 import magnetar
+import magnetar.client.errors
+from broker.grpc.service import GrpcServer
 from magnetar.client.async_client import AsyncClient
 from magnetar.client.codecs.declared import Schema
 from magnetar.client.values import Outgoing
@@ -55,6 +57,7 @@ CLIENTS: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "a certificate without its key": ({"tls_certificate_file": __file__}, "need each other"),
     "a state for nobody": ({"on_state": "print"}, "on_state is str; it takes a function"),
+    "telemetry by a switch": ({"telemetry": True}, r"telemetry is bool; it takes magnetar.Telemetry\(\) or None"),
     "a host as text": ({"trusted_hosts": "a.example"}, "trusted_hosts is str; it takes a list"),
 }
 
@@ -73,7 +76,23 @@ Use = Callable[[Any], Any]
 USES: dict[str, tuple[Use, str]] = {
     "a topic without a name": (lambda c: c.producer(""), "topic is empty"),
     "a topic of bytes": (lambda c: c.producer(b"t"), "topic is bytes; it takes str"),
-    "no topic": (lambda c: c.consumer(None, "s"), "topic is NoneType; it takes str"),
+    "no topic": (lambda c: c.consumer(None, "s"), "takes a topic, or topics=.*, or pattern="),
+    "a topic and topics": (lambda c: c.consumer("t", "s", topics=["u"]), "takes a topic, or topics=.*, or pattern="),
+    "topics as text": (lambda c: c.consumer(subscription="s", topics="t,u"), "topics is str; it takes a list of str"),
+    "topics by number": (lambda c: c.consumer(subscription="s", topics=[1]), "one of topics is int; it takes str"),
+    "topics without a name": (lambda c: c.consumer(subscription="s", topics=["t", ""]), "one of topics is empty"),
+    "topics without a subscription": (lambda c: c.consumer(topics=["t"]), "subscription is empty"),
+    "a pattern by number": (lambda c: c.consumer(subscription="s", pattern=1), "pattern is int; it takes str"),
+    "a pattern that is none": (lambda c: c.consumer(subscription="s", pattern="t["), "is no regular expression"),
+    "a pattern of many namespaces": (lambda c: c.consumer(subscription="s", pattern="a/.*/t"), "is no namespace"),
+    "half a name as a pattern": (lambda c: c.consumer(subscription="s", pattern="ns/t.*"), "tenant/namespace/"),
+    "a pattern of what passes": (
+        lambda c: c.consumer(subscription="s", pattern="non-persistent://a/b/.*"), "no topics that are non-persistent",
+    ),
+    "retries of a pattern": (
+        lambda c: c.consumer(subscription="s", pattern=".*", type="shared", retry=magnetar.Retry()),
+        "a pattern has no topic that gives names",
+    ),
     "a producer by number": (lambda c: c.producer("t", name=1), "name is int; it takes str"),
     "a name that is no text": (lambda c: c.producer("t", name="\ud800"), "cannot be written as UTF-8"),
     "a schema by name": (lambda c: c.producer("t", schema="json"), "schema is str; it takes magnetar.Schema"),
@@ -81,6 +100,10 @@ USES: dict[str, tuple[Use, str]] = {
     "a type of schema that there is not": (lambda c: a_schema("JSON"), "is 'JSON'; it takes one of string, json"),
     "a schema as a number": (lambda c: a_schema("json", 1), "data of a Schema is int; it takes bytes, str"),
     "mixed by number": (lambda c: c.producer("t", mix_keys=1), "mix_keys is int; it takes True or False"),
+    "an access by number": (lambda c: c.producer("t", access=1), "access is int; it takes str"),
+    "an access as in Pulsar": (lambda c: c.producer("t", access="Exclusive"), "expected one of shared, exclusive"),
+    "no time to wait": (lambda c: c.producer("t").open(timeout_s=0), "timeout_s is 0; it takes seconds above 0"),
+    "a time to wait as text": (lambda c: c.producer("t").open(timeout_s="1"), "timeout_s is str; it takes seconds"),
     "no time to send": (lambda c: c.producer("t", send_timeout_s=0), "send_timeout_s is 0"),
     "a subscription without a name": (lambda c: c.consumer("t", ""), "subscription is empty"),
     "a type that there is not": (lambda c: c.consumer("t", "s", type="Shared"), "exclusive, shared, failover"),
@@ -135,6 +158,17 @@ USES: dict[str, tuple[Use, str]] = {
     "partitions below none": (lambda c: c.topics.create("t", partitions=-1), "partitions is -1; it takes 0 to"),
     "a new topic without a name": (lambda c: c.topics.create(""), "topic is empty"),
     "no namespace": (lambda c: c.topics.list(None), "namespace is NoneType"),
+    "several topics": (lambda c: c.producer(["a", "b"]), "topic is list; it takes str"),
+    "values by name": (lambda c: c.producer("t", value="json"), "value is str; it takes bytes, str, magnetar.Json"),
+    "values and a schema": (lambda c: c.producer("t", value=str, schema=a_schema("string")), "leave schema= out"),
+    "values that say too little": (lambda c: c.consumer("t", "s", value=dict), "is dict; it takes bytes"),
+    "retries by number": (lambda c: c.consumer("t", "s", type="shared", retry=5), "retry is int; it takes"),
+    "retries in order": (lambda c: c.consumer("t", "s", retry=magnetar.Retry()), 'needs type="shared" or "key_shared"'),
+    "a table of nothing": (lambda c: c.table_view(""), "topic is empty"),
+    "an id of text": (lambda c: c.reader("t", start=an_id.parse("first")), "expected ledger:entry:partition"),
+    "an id of a number": (lambda c: c.reader("t", start=an_id.parse(5)), "is int; `parse` takes the str that"),
+    "an id of no bytes": (lambda c: c.reader("t", start=an_id.from_bytes(b"")), "takes what `to_bytes` gave"),
+    "an id of other bytes": (lambda c: c.reader("t", start=an_id.from_bytes("x")), "is str; `from_bytes` takes what"),
     "force by number": (lambda c: c.topics.delete("t", force=1), "force is int; it takes True or False"),
 }  # fmt: skip
 
@@ -150,6 +184,31 @@ async def test_a_call_that_cannot_be(case: str) -> None:
     async with AsyncClient("localhost:1") as made, asyncio.timeout(PATIENCE_S):
         with pytest.raises((TypeError, ValueError, magnetar.TopicError), match=words):
             await done(use(made))
+
+
+async def test_the_client_without_await_says_the_same(door: GrpcServer) -> None:
+    """Its consumers connect when they are made, so they can be asked for an ack at once."""
+    uses = {case: use for case, (use, _) in USES.items() if case != "an ack before anything"}
+
+    def refused(use: Use) -> str:
+        with magnetar.Client(f"127.0.0.1:{door.port}") as made:
+            try:
+                return f"went well: {use(made)!r}"
+            except (TypeError, ValueError, magnetar.TopicError) as error:
+                return str(error)
+
+    errors = await asyncio.to_thread(lambda: {case: refused(use) for case, use in uses.items()})
+    assert {case: error for case, error in errors.items() if not re.search(USES[case][1], error)} == {}
+
+
+async def test_a_client_that_is_closed_names_the_way_out() -> None:
+    async with AsyncClient("localhost:1") as gone:
+        pass
+    with magnetar.Client("localhost:1") as also_gone:
+        pass
+    for made in (gone, also_gone):
+        with pytest.raises(magnetar.client.errors.ClientClosed, match="the client is closed; make another one"):
+            await done(made.producer("t").send(b"x"))
 
 
 @pytest.fixture

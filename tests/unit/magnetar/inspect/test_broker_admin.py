@@ -100,6 +100,12 @@ def test_nobody_there_is_said_with_what_to_do(dead_url: str) -> None:
     assert refused.value.status == 0
 
 
+def test_who_is_there_and_fails_with_tls_is_not_called_nobody(fake: HttpFake) -> None:
+    with pytest.raises(AdminError, match=r"TLS with https:.* failed: .*--tls-trust") as refused:
+        AdminClient(fake.url.replace("http:", "https:")).call("GET", "/x")
+    assert (refused.value.status, refused.value.is_untrusted) == (0, True)
+
+
 @pytest.mark.parametrize("url", ["nonsense", "http://", "http://127.0.0.1:port", "ftp://127.0.0.1:1", ""])
 def test_an_address_that_is_none_is_said_in_one_line(url: str) -> None:
     with pytest.raises(AdminError, match="--admin-url"):

@@ -14,10 +14,10 @@ from managed_ledger.position import EARLIEST, Position
 from managed_ledger.records.paths import cursor_path, ledger_path
 from managed_ledger.records.pulsar_records import decode_ledger_info
 from managed_ledger.records.records_pb2 import ManagedCursorInfo, ManagedLedgerInfo
-from managed_ledger.transactions import SNAPSHOT_TOPICS
+from managed_ledger.transactions.snapshots import SNAPSHOT_TOPICS
 from tests.support.fake_bookies import FakeCluster, fake_cluster
 from tests.support.golden import b64, load
-from tests.unit.managed_ledger.test_transactions import CONFIG, snapshot, write
+from tests.unit.managed_ledger.transactions.test_snapshots import CONFIG, snapshot, write
 
 SPACE = "public/default"
 ORDERS = f"{SPACE}/persistent/orders"
@@ -93,8 +93,8 @@ async def test_topics_with_transactions_and_acknowledgements_in_them(planted: Pl
     assert contents == Contents(SPACE, transactional=("orders",), pending_acks=("orders-billing",))
     assert texts(contents) == [
         f"namespace {SPACE}: 1 topic (orders) has messages of transactions; our brokers do not open it",
-        f"namespace {SPACE}: 1 subscription has acknowledged in transactions (orders-billing); at our brokers what an "
-        "open transaction acknowledged comes again",
+        f"namespace {SPACE}: 1 subscription has acknowledged in transactions (orders-billing); our brokers "
+        "acknowledge what was committed, and refuse consumers while one is open",
     ]
 
 
@@ -138,6 +138,17 @@ async def test_replication_is_named_with_the_bytes_that_its_cursors_hold(planted
     assert "it is replicated among here, there" in clusters
     assert "1 cursor of replication to there hold ledgers of 3200 bytes (orders)" in cursors
     assert "1 subscription is replicated to other clusters (orders: billing)" in subscriptions
+
+
+async def test_writes_that_are_stopped(planted: Planted) -> None:
+    await planted.put(f"/admin/policies/{SPACE}", {"properties": {"magnetar.writes": "stopped", "team": "a"}})
+    contents = await planted.holds()
+    assert contents == Contents(SPACE, stops_writes=True)
+    assert texts(contents) == [
+        f"namespace {SPACE}: its writes are stopped: our brokers refuse what producers send (Apache's do not)"
+    ]
+    await planted.put(f"/admin/policies/{SPACE}", {"properties": {"magnetar.writes": "", "team": "a"}})
+    assert await planted.holds() == Contents(SPACE)
 
 
 async def test_shadows_scalable_topics_and_filters(planted: Planted) -> None:

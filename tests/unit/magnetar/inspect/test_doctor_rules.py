@@ -223,6 +223,39 @@ def test_where_nothing_answers_and_nothing_was_named_a_standalone_is_thought_of_
     assert len(examine(replace(facts, is_guessed=False))) == 2
 
 
+def test_a_standalone_is_not_warned_of_what_it_is() -> None:
+    facts = replace(
+        FINE, metadata_url="rocksdb:/srv/data/metadata", bookies=(bookie("b1"),), ensemble_size=1, ledgers=()
+    )
+    (found,) = [one for one in examine(facts) if one.where == "bookies"]
+    assert (found.level, "`magnetar backup`" in found.way_out) == (Level.INFO, True)
+    (found,) = [one for one in examine(replace(facts, metadata_url="zk:a:1")) if "none may fail" in one.text]
+    assert found.level is Level.WARNING
+
+
+@pytest.mark.parametrize(
+    ("status", "way"), [(0, "--tls-trust"), (401, "--profile, --token"), (403, "--profile, --token")]
+)
+def test_a_broker_that_lets_nobody_in_is_not_called_away(status: int, way: str) -> None:
+    """It alone knows where the metadata are: what was guessed says nothing."""
+    facts = ClusterFacts(
+        "zk:a:1", is_guessed=True, metadata_error="refused", brokers_error="HTTP 401", brokers_status=status
+    )
+    (found,) = examine(facts)
+    assert (found.level, found.where, found.text) == (Level.ERROR, "brokers", "HTTP 401")
+    assert way in found.way_out
+    assert len(examine(replace(facts, is_guessed=False))) == 2
+
+
+def test_a_broker_that_answers_an_error_is_not_to_be_started() -> None:
+    facts = ClusterFacts(
+        "zk:a:1", is_guessed=True, metadata_error="silent", brokers_error="no ZooKeeper server", brokers_status=500
+    )
+    found = examine(facts)
+    assert [one.where for one in found] == ["zk:a:1", "brokers"]
+    assert "look at its log" in found[1].way_out
+
+
 def test_a_standalone_that_is_stopped_is_to_be_started() -> None:
     facts = ClusterFacts(
         "rocksdb:/srv/data/metadata", bookies=(bookie("bookie-1", state="away"),), brokers_error="nobody"

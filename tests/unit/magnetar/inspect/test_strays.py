@@ -12,12 +12,12 @@ from magnetar_core.bookkeeper.client.client import BookKeeper
 from magnetar_core.bookkeeper.client.errors import LedgerFenced
 from magnetar_core.bookkeeper.metadata.ledgers.ledger_metadata import LedgerState, ledger_path
 from magnetar_core.bookkeeper.wire.entry import DigestType
+from magnetar_core.topics.topic_name import TopicName
 from managed_ledger.factory import ManagedLedgerFactory
 from managed_ledger.ledger import ManagedLedger
 from managed_ledger.messages import encode_entry
 from managed_ledger.messages_pb2 import MessageMetadata
 from managed_ledger.records.pulsar_records import decode_ledger_info
-from managed_ledger.topic_name import TopicName
 from tests.support.fake_bookies import FakeCluster, fake_cluster
 from tests.support.waiting import eventually
 from tests.unit.managed_ledger.ledgers.test_tails import CONFIG, NAME
@@ -62,7 +62,7 @@ class StrayWorld:
         ledger = await self.topic()
         ledger.append(payloads, payloads)
         await eventually(lambda: not ledger.pending_count)
-        written = ledger.last_confirmed.ledger_id
+        written = ledger.ledgers.last_confirmed.ledger_id
         await ledger.close()
         return written
 
@@ -210,12 +210,12 @@ async def test_behind_the_last_ledger_of_a_topic_that_one_is_closed_first(world:
     path = f"/managed-ledgers/{NAME}"
     before = await world.cluster.store.get(path)
     assert before is not None
-    open_record = await world.client.ledgers.read(ledger.last_confirmed.ledger_id)
+    open_record = await world.client.ledgers.read(ledger.ledgers.last_confirmed.ledger_id)
     await ledger.close()
     lost = await world.publish(b"c")
     await world.cluster.store.put(path, before.value)
-    found = await world.client.ledgers.read(ledger.last_confirmed.ledger_id)
-    await world.client.ledgers.write(ledger.last_confirmed.ledger_id, open_record.metadata, found.version)
+    found = await world.client.ledgers.read(ledger.ledgers.last_confirmed.ledger_id)
+    await world.client.ledgers.write(ledger.ledgers.last_confirmed.ledger_id, open_record.metadata, found.version)
     await world.cluster.store.delete(ledger_path("/ledgers", lost))
     await world.strays.restore(lost, topic=TOPIC)
     assert await world.strays.put_into(TOPIC, lost)
@@ -240,6 +240,30 @@ async def test_while_brokers_are_there_no_topic_is_changed(world: StrayWorld) ->
     await world.cluster.store.put("/loadbalance/brokers/b1:8080", b"{}")
     with pytest.raises(CannotTell, match="stop the brokers first: b1:8080"):
         await world.strays.put_into(TOPIC, lost)
+
+
+async def test_a_topic_with_partitions_has_no_ledgers_of_its_own(world: StrayWorld) -> None:
+    lost = await world.publish(b"a")
+    await world.cluster.store.put(TOPIC.partitions_path, b'{"partitions": 4}')
+    for refused in (world.strays.check_topic(TOPIC), world.strays.put_into(TOPIC, lost)):
+        with pytest.raises(CannotTell, match=f"{TOPIC.local} has partitions: name one of them, as {TOPIC}-partition-0"):
+            await refused
+
+
+@pytest.mark.parametrize("says_topic", [True, False])
+async def test_a_ledger_is_in_one_topic_only(world: StrayWorld, says_topic: bool) -> None:
+    """The topic that is deleted first would take it from the other one."""
+    lost = await world.publish(b"a")
+    await world.forget(lost)
+    await world.strays.restore(lost, topic=TOPIC if says_topic else None)
+    assert await world.strays.put_into(TOPIC, lost)
+    made = (await world.client.ledgers.read(lost)).metadata
+    assert dict(made.custom_metadata)["pulsar/managed-ledger"] == NAME.encode()
+    other = TopicName.parse(f"{TOPIC}-partition-0")
+    with pytest.raises(CannotTell, match=f"ledger {lost} stands in {TOPIC} already"):
+        await world.strays.put_into(other, lost)
+    await world.cluster.store.delete(f"/managed-ledgers/{NAME}")
+    assert await world.strays.put_into(other, lost), "that topic was deleted, or never had it"
 
 
 # ------------------------------------------------------------------------------------------- the list

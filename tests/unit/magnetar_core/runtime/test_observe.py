@@ -3,6 +3,7 @@
 import asyncio
 import json
 import logging
+import os
 from collections.abc import Iterator
 from logging.handlers import WatchedFileHandler
 from pathlib import Path
@@ -125,7 +126,10 @@ def log_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setattr(root, "handlers", [])
     monkeypatch.setattr(root, "level", root.level)
     path = tmp_path / "broker.log"
+    umask = os.umask(0o022)
     start_logging(path=str(path))
+    os.umask(umask)
+    assert path.stat().st_mode & 0o777 == 0o640, "who is no user of it does not read it"
     yield path
     root.handlers[0].close()
 

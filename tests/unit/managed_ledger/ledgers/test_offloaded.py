@@ -110,7 +110,7 @@ async def test_what_stays_in_the_bucket_is_said(
     ledger = await opened(cluster)
     if way == "trim":
         cursor = ledger.cursors["s"]
-        cursor.mark_delete(ledger.last_confirmed)
+        cursor.mark_delete(ledger.ledgers.last_confirmed)
         await cursor.flush()
         await ledger.trim()
         assert not {info.ledgerId for info in (await record_of(cluster)).ledgerInfo} & set(ids)

@@ -251,10 +251,10 @@ async def test_with_holdings_the_ledgers_are_read_at_once_and_the_record_only_wh
     owner = await world.open()
     cursor = await owner.ledger.open_cursor("s", EARLIEST)
     await owner.publish(0, 3)
-    cursor.mark_delete(owner.ledger.first_position)
+    cursor.mark_delete(owner.ledger.ledgers.first_position)
     await cursor.flush()
     held = held_by(owner)
-    last = owner.ledger.last_confirmed.ledger_id
+    last = owner.ledger.ledgers.last_confirmed.ledger_id
     assert held.last_ledger_id == last
     assert held.cursors == {"s": HeldCursor(cursor.ledger_id, Position(last, 0))}
     assert cursor.ledger_id >= 0
@@ -351,7 +351,7 @@ def test_whatever_the_holdings_say_the_topic_is_what_its_record_says(held: Holdi
         cursor = await owner.ledger.open_cursor("s", EARLIEST)
         await owner.publish(0, 7)
         await eventually(lambda: _all_answered(owner, 7))
-        cursor.mark_delete(owner.ledger.first_position)
+        cursor.mark_delete(owner.ledger.ledgers.first_position)
         await cursor.flush()
         stored = cursor.persisted_mark_delete_position
         successor = Successor(world)
@@ -393,7 +393,7 @@ async def test_ledgers_and_cursors_that_come_are_noted_and_positions_that_are_st
     assert changes.take_ledgers() == [NAME]
     await owner.publish(0, 2)
     assert changes.take_ledgers() == []
-    cursor.mark_delete(owner.ledger.last_confirmed)
+    cursor.mark_delete(owner.ledger.ledgers.last_confirmed)
     await cursor.flush()
     assert changes.take_moved(9) == [NAME]
     await owner.publish(2, 7)

@@ -244,4 +244,7 @@ async def test_cursors_go_on_where_they_were(world: _World) -> None:
     await owner.ledger.close()
     next_owner = await world.owner()
     after = next_owner.ledger.cursors["s"]
-    assert next_owner.ledger.entries_between(after.mark_delete_position, next_owner.ledger.last_confirmed) == 3
+    assert (
+        next_owner.ledger.ledgers.entries_between(after.mark_delete_position, next_owner.ledger.ledgers.last_confirmed)
+        == 3
+    )

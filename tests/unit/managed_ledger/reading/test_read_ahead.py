@@ -116,7 +116,7 @@ async def test_a_rewind_and_a_seek_begin_anew(world: SharedStorage) -> None:
     ledger, _ = await world.open(LONG)
     await publish(ledger, 0, 100)
     cursor = await ledger.open_cursor("s", EARLIEST)
-    first = ledger.first_position
+    first = ledger.ledgers.first_position
 
     async def drain() -> list[bytes]:
         found = list[bytes]()

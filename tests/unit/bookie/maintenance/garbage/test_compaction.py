@@ -45,8 +45,8 @@ def payload(ledger_id: int, entry_id: int) -> bytes:
 
 async def write(bookie: Bookie, ledgers: range, entries: range) -> None:
     await add_all(bookie, (stored_entry(ledger_id, n, payload(ledger_id, n)) for ledger_id in ledgers for n in entries))
-    bookie.operations.flush()
-    await eventually(lambda: bookie.server.cache.is_empty)
+    bookie.parts.checkpointer.flush()
+    await eventually(lambda: bookie.server.write_cache.is_empty)
 
 
 async def assert_all_there(bookie: Bookie, ledgers: list[int], entries: range) -> None:
@@ -69,8 +69,9 @@ async def one_log_of(world: LyingWorld, ledgers: range, deleted: range, entries:
 
 async def rounds(bookie: Bookie, count: int = 1, **how: bool) -> GcStatus:
     for _ in range(count):
-        bookie.operations.trigger_gc(**how)
-        status = await bookie.operations.gc_settled()
+        bookie.parts.collector.trigger(**how)
+        await bookie.parts.collector.settled()
+        status = bookie.parts.collector.status()
     return status
 
 
@@ -135,10 +136,10 @@ async def test_a_log_above_the_threshold_stays(world: LyingWorld) -> None:
 async def test_a_suspended_compaction_waits_until_it_is_resumed(world: LyingWorld) -> None:
     await one_log_of(world, range(1, 11), range(2, 11))
     async with world.serving(**SETTINGS) as bookie:
-        bookie.operations.suspend_compaction(minor=True, major=True)
+        bookie.parts.collector.suspend(minor=True, major=True)
         status = await rounds(bookie, 2, force_minor=True, force_major=True)
         assert (status.minor_suspended, status.major_suspended, status.compacted_logs) == (True, True, 0)
-        bookie.operations.resume_compaction(minor=True)
+        bookie.parts.collector.resume(minor=True)
         status = await rounds(bookie, force_minor=True, force_major=True)
         assert (status.minor_suspended, status.major_suspended, status.compacted_logs) == (False, True, 1)
 
@@ -262,9 +263,9 @@ async def test_a_stop_takes_a_slow_copy_back(world: LyingWorld, monkeypatch: pyt
     slow = {**SETTINGS, "compaction_entries_s": 1}
     async with world.serving(**slow) as bookie:
         await rounds(bookie, 2)
-        bookie.operations.trigger_gc(force_major=True)
+        bookie.parts.collector.trigger(force_major=True)
         await eventually(lambda: any("compacting" in name for name in world.files.list(LOGS)))
-        assert bookie.operations.gc_status().phase == "major compaction"
+        assert bookie.parts.collector.status().phase == "major compaction"
     assert [name for name in world.files.list(LOGS) if "compact" in name] == []
     async with world.serving(**SETTINGS) as bookie:
         await assert_all_there(bookie, [1], range(20))
@@ -273,12 +274,12 @@ async def test_a_stop_takes_a_slow_copy_back(world: LyingWorld, monkeypatch: pyt
 async def test_the_index_is_compacted_where_and_when_asked(world: LyingWorld) -> None:
     async with world.serving() as bookie:
         (index,) = world.indexes.values()
-        assert bookie.operations.entry_location_compact_status() == {f"{LOGS}/locations": False}
-        bookie.operations.entry_location_compact()
-        await eventually(lambda: bookie.operations.gc_status().location_compactions == 1)
+        assert bookie.parts.collector.location_directories == {f"{LOGS}/locations": False}
+        bookie.parts.collector.compact_locations()
+        await eventually(lambda: bookie.parts.collector.status().location_compactions == 1)
         assert index.location_compactions == 1
         with pytest.raises(MagnetarError, match="no index of this bookie"):
-            bookie.operations.entry_location_compact(["/elsewhere"])
+            bookie.parts.collector.compact_locations(["/elsewhere"])
 
 
 @pytest.mark.parametrize("seed", range(8))

@@ -171,8 +171,8 @@ async def fill(bookie: Bookie, ledgers: range, entries: int = 3, size: int = 100
 
 
 async def flushed(bookie: Bookie) -> None:
-    bookie.operations.flush()
-    await eventually(lambda: bookie.server.cache.is_empty)
+    bookie.parts.checkpointer.flush()
+    await eventually(lambda: bookie.server.write_cache.is_empty)
 
 
 def test_a_copy_that_moved_may_go_when_two_passes_saw_the_same() -> None:
@@ -196,8 +196,9 @@ def test_a_copy_that_moved_may_go_when_two_passes_saw_the_same() -> None:
 
 async def rounds(bookie: Bookie, count: int = 1, **how: bool) -> GcStatus:
     for _ in range(count):
-        bookie.operations.trigger_gc(**how)
-        status = await bookie.operations.gc_settled()
+        bookie.parts.collector.trigger(**how)
+        await bookie.parts.collector.settled()
+        status = bookie.parts.collector.status()
         await asyncio.sleep(0.002)  # longer than gc_over_replicated_wait_ms, so that the next round looks again
     return status
 
@@ -412,8 +413,8 @@ async def test_a_deletion_that_fails_is_repeated(world: LyingWorld) -> None:
 
 async def test_rounds_come_by_themselves(world: LyingWorld) -> None:
     async with world.serving(gc_wait_ms=1000, minor_interval_s=0, major_interval_s=0) as bookie:
-        await eventually(lambda: bookie.operations.gc_status().rounds >= 3)
-        assert bookie.operations.gc_status().failed is None
+        await eventually(lambda: bookie.parts.collector.status().rounds >= 3)
+        assert bookie.parts.collector.status().failed is None
 
 
 # -- copies that moved

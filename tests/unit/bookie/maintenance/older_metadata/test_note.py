@@ -40,6 +40,13 @@ def test_a_range_that_another_bookie_found_is_looked_at_once() -> None:
     assert not after.forgotten().looked_at(111, (RANGE,), []).is_open
 
 
+def test_a_bookie_that_is_new_has_no_doubt_because_others_had_one() -> None:
+    """An operator may have given up what they had, and their range stays."""
+    new = Note(given=109).looked_at(110, (RANGE,), [])
+    assert (new.is_open, new.known) == (False, (RANGE,))
+    assert Note(1, given=109).looked_at(110, (RANGE,), []).is_open, "it was there: others may have ledgers in doubt"
+
+
 def test_it_is_over_when_newer_metadata_are_there() -> None:
     note = Note(given=101).looked_at(0, (), [60]).opened(RANGE, [60])
     assert note.looked_at(102, (RANGE,), []).is_open, "others may have ledgers in doubt"

@@ -64,14 +64,14 @@ def world() -> ReturningWorld:
 
 
 async def flushed(bookie: Bookie) -> None:
-    bookie.operations.flush()
-    await eventually(lambda: bookie.server.cache.is_empty)
+    bookie.parts.checkpointer.flush()
+    await eventually(lambda: bookie.server.write_cache.is_empty)
 
 
 async def collected(bookie: Bookie, count: int = 3, **how: bool) -> None:
     for _ in range(count):
-        bookie.operations.trigger_gc(**how)
-        await bookie.operations.gc_settled()
+        bookie.parts.collector.trigger(**how)
+        await bookie.parts.collector.settled()
         await asyncio.sleep(0.002)
 
 
@@ -84,7 +84,7 @@ async def test_ledgers_that_are_newer_than_the_metadata_stay_and_their_numbers_a
     world: ReturningWorld, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with world.put_back() as (bookie, old, new):
-        doubt = bookie.operations.gc_status().doubt
+        doubt = bookie.parts.collector.status().doubt
         assert (doubt.ledgers, doubt.ranges) == (5, (f"{new[0]} to {new[-1]}",))
         assert doubt.since_ms is not None
         (told,) = [one.message for one in caplog.records if "went back in time" in one.message]
@@ -117,7 +117,7 @@ async def test_what_is_in_doubt_survives_a_restart(world: ReturningWorld) -> Non
     async with world.put_back() as (bookie, old, new):
         pass
     async with world.serving() as bookie:
-        assert bookie.operations.gc_status().doubt.ledgers == 5
+        assert bookie.parts.collector.status().doubt.ledgers == 5
         await collected(bookie)
         assert bookie.operations.list_ledgers() == old + new
 
@@ -125,12 +125,12 @@ async def test_what_is_in_doubt_survives_a_restart(world: ReturningWorld) -> Non
 async def test_what_an_operator_gives_up_is_collected(world: ReturningWorld) -> None:
     async with world.put_back() as (bookie, old, new):
         assert await bookie.operations.forget_doubt() == len(new)
-        assert bookie.operations.gc_status().doubt.since_ms is None
+        assert bookie.parts.collector.status().doubt.since_ms is None
         assert await DoubtRanges(world.store).announced() == {}
         await collected(bookie)
         assert bookie.operations.list_ledgers() == old
     async with world.serving() as bookie:
-        assert bookie.operations.gc_status().doubt.since_ms is None
+        assert bookie.parts.collector.status().doubt.since_ms is None
         assert await bookie.operations.forget_doubt() == 0
 
 
@@ -139,7 +139,7 @@ async def test_a_ledger_that_gets_a_record_again_leaves_the_doubt(world: Returni
         closed = ledger_metadata(state=LedgerState.CLOSED, last_entry_id=0, length=1)
         await world.ledgers.create_with_id(new[1], closed)
         await collected(bookie)
-        assert bookie.operations.gc_status().doubt.ledgers == 4
+        assert bookie.parts.collector.status().doubt.ledgers == 4
         await world.ledgers.delete(new[1])  # and is a ledger like others from then on
         await collected(bookie)
         assert bookie.operations.list_ledgers() == [*old, new[0], *new[2:]]
@@ -153,10 +153,10 @@ async def test_newer_metadata_end_it(world: ReturningWorld) -> None:
         newest = world.store.saved()
     world.store.put_back(older)
     async with world.serving() as bookie:
-        assert bookie.operations.gc_status().doubt.ledgers == 5
+        assert bookie.parts.collector.status().doubt.ledgers == 5
     world.store.put_back(newest)
     async with world.serving() as bookie:
-        assert bookie.operations.gc_status().doubt == (None, 0, ())
+        assert bookie.parts.collector.status().doubt == (None, 0, ())
 
 
 async def test_it_is_seen_under_a_running_bookie_before_that_registers_again(world: ReturningWorld) -> None:
@@ -176,7 +176,7 @@ async def test_it_is_seen_under_a_running_bookie_before_that_registers_again(wor
         await eventually(lambda: bool(numbers))
         assert numbers[0] > new[-1]
         await eventually(lambda: world.store.saved().records.get(path) is not None)
-        assert bookie.operations.gc_status().doubt.ledgers == 5
+        assert bookie.parts.collector.status().doubt.ledgers == 5
 
 
 async def test_it_is_seen_when_the_store_answers_again_in_the_same_session(world: ReturningWorld) -> None:
@@ -187,7 +187,7 @@ async def test_it_is_seen_when_the_store_answers_again_in_the_same_session(world
         world.store.suspend()
         _put_back_quietly(world, saved)
         world.store.resume()
-        await eventually(lambda: bookie.operations.gc_status().doubt.ledgers == 5)
+        await eventually(lambda: bookie.parts.collector.status().doubt.ledgers == 5)
 
 
 def _put_back_quietly(world: ReturningWorld, saved: Saved) -> None:
@@ -206,7 +206,7 @@ async def test_garbage_collection_looks_before_it_deletes(world: ReturningWorld)
         _put_back_quietly(world, saved)
         await collected(bookie)
         assert bookie.operations.list_ledgers() == old + new
-        assert bookie.operations.gc_status().doubt.ledgers == 5
+        assert bookie.parts.collector.status().doubt.ledgers == 5
 
 
 async def test_another_bookie_that_comes_later_knows_the_range(world: ReturningWorld) -> None:
@@ -229,9 +229,9 @@ async def test_another_bookie_that_comes_later_knows_the_range(world: ReturningW
         here += await world.write(bookie, 1)
     world.store.put_back(saved)
     async with world.serving() as bookie:
-        assert bookie.operations.gc_status().doubt.ledgers == len(here)
+        assert bookie.parts.collector.status().doubt.ledgers == len(here)
         async with world.serving(**second) as other:
-            assert other.operations.gc_status().doubt.ledgers == len(there)
+            assert other.parts.collector.status().doubt.ledgers == len(there)
             await collected(other)
             assert other.operations.list_ledgers() == there
 
@@ -249,7 +249,7 @@ async def test_a_ledger_whose_number_was_drawn_before_and_recorded_after_is_in_d
     async with world.serving() as bookie:
         await collected(bookie)
         assert bookie.operations.list_ledgers() == [*old, drawn, *new]
-        assert bookie.operations.gc_status().doubt.ledgers == 3
+        assert bookie.parts.collector.status().doubt.ledgers == 3
 
 
 async def test_numbers_of_ledgers_that_were_deleted_are_not_given_again(world: ReturningWorld) -> None:
@@ -263,7 +263,7 @@ async def test_numbers_of_ledgers_that_were_deleted_are_not_given_again(world: R
         assert len(bookie.operations.list_ledgers()) == 3
     world.store.put_back(saved)
     async with world.serving() as bookie:
-        assert bookie.operations.gc_status().doubt.ledgers == 0
+        assert bookie.parts.collector.status().doubt.ledgers == 0
         assert await world.ledgers.next_id() > newest
 
 
@@ -300,7 +300,7 @@ async def test_ledgers_whose_clients_chose_the_numbers_are_not_in_doubt(world: R
         await flushed(bookie)
         await world.ledgers.delete(2**40 + 1)
     async with world.serving() as bookie:
-        assert bookie.operations.gc_status().doubt == (None, 0, ())
+        assert bookie.parts.collector.status().doubt == (None, 0, ())
         await collected(bookie)
         assert bookie.operations.list_ledgers() == [5_000, 2**40]
 
@@ -350,7 +350,7 @@ async def test_a_look_that_is_cut_short_loses_nothing(
             await world.bookie().start()
         assert not await world.store.exists("/ledgers/available/bookie-1")
     async with world.serving() as bookie:
-        assert bookie.operations.gc_status().doubt.ledgers == 5
+        assert bookie.parts.collector.status().doubt.ledgers == 5
         assert await world.ledgers.next_id() > new[-1]
         await collected(bookie)
         assert bookie.operations.list_ledgers() == old + new
@@ -365,7 +365,7 @@ async def test_so_many_ranges_are_named(world: ReturningWorld) -> None:
         await collected(bookie)
     world.store.put_back(saved)
     async with world.serving() as bookie:
-        doubt = bookie.operations.gc_status().doubt
+        doubt = bookie.parts.collector.status().doubt
         assert doubt.ledgers == watch._NAMED_MAX + 2
         assert len(doubt.ranges) == watch._NAMED_MAX
 

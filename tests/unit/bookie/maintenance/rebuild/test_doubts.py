@@ -485,18 +485,18 @@ async def test_what_a_log_could_not_tell_at_the_start_is_found_by_a_rebuild_when
         wire = await Wire.connect(bookie)
         assert await wire.read(1, 3) == EUNKNOWN
         # It has no other copy, but its disk may come back: the doubt stays.
-        await eventually(lambda: bookie.operations.integrity_status().last_problem is not None)
-        assert "/0.log cannot be opened: [Errno 5]" in str(bookie.operations.integrity_status().last_problem)
+        await eventually(lambda: bookie.parts.integrity.status().last_problem is not None)
+        assert "/0.log cannot be opened: [Errno 5]" in str(bookie.parts.integrity.status().last_problem)
         assert await wire.read(1, 3) == EUNKNOWN
     async with world.serving() as bookie:  # a restart changes nothing
-        await eventually(lambda: bookie.operations.integrity_status().last_problem is not None)
+        await eventually(lambda: bookie.parts.integrity.status().last_problem is not None)
         world.is_disk_bad = False
-        bookie.operations.rebuild_index()
-        await eventually(lambda: not bookie.operations.rebuild_index_status().is_running)
-        assert bookie.operations.rebuild_index_status().entries_put_right == 5
+        bookie.parts.rebuild.trigger()
+        await eventually(lambda: not bookie.parts.rebuild.status().is_running)
+        assert bookie.parts.rebuild.status().entries_put_right == 5
         wire = await Wire.connect(bookie)
         assert await wire.read(1, 3) == stored_entry(1, 3)
-        await eventually(lambda: not bookie.operations.integrity_status().is_needed)
+        await eventually(lambda: not bookie.parts.integrity.status().is_needed)
         assert await wire.read(1, 5) == ENOENTRY
     assert not world.files.exists(f"{DIRECTORY}/unreadable-logs")
 
@@ -512,7 +512,7 @@ async def test_a_rebuild_at_a_start_that_reads_every_log_ends_the_doubt_as_well(
     world.is_disk_bad = False
     world.lose_index()
     async with world.serving() as bookie:
-        await eventually(lambda: not bookie.operations.integrity_status().is_needed)
+        await eventually(lambda: not bookie.parts.integrity.status().is_needed)
         assert await (await Wire.connect(bookie)).read(1, 5) == ENOENTRY
 
 
@@ -521,9 +521,9 @@ async def test_a_log_that_a_rebuild_of_a_bookie_that_serves_cannot_read_keeps_th
     await world.fill()
     async with world.serving() as bookie:
         world.is_disk_bad = True
-        bookie.operations.rebuild_index()
-        await eventually(lambda: bookie.operations.integrity_status().last_problem is not None)
-        assert "/0.log: [Errno 5]" in str(bookie.operations.integrity_status().last_problem)
+        bookie.parts.rebuild.trigger()
+        await eventually(lambda: bookie.parts.integrity.status().last_problem is not None)
+        assert "/0.log: [Errno 5]" in str(bookie.parts.integrity.status().last_problem)
         wire = await Wire.connect(bookie)
         assert await wire.read(1, 3) == EIO
         assert await wire.read(1, 5) == EUNKNOWN
@@ -537,9 +537,9 @@ async def test_a_log_that_an_operator_moved_away_is_given_up_by_the_next_rebuild
     async with world.serving() as bookie:
         world.files.remove(f"{DIRECTORY}/0.log")
         world.is_disk_bad = False
-        bookie.operations.rebuild_index()
-        await eventually(lambda: not bookie.operations.rebuild_index_status().is_running)
-        await eventually(lambda: not bookie.operations.integrity_status().is_needed)
+        bookie.parts.rebuild.trigger()
+        await eventually(lambda: not bookie.parts.rebuild.status().is_running)
+        await eventually(lambda: not bookie.parts.integrity.status().is_needed)
         assert await (await Wire.connect(bookie)).read(1, 3) == ENOENTRY
 
 
@@ -550,7 +550,7 @@ async def test_waiting_ends_where_no_other_copy_can_help(world: LosingWorld, cap
     async with world.serving() as bookie:
         wire = await Wire.connect(bookie)
         assert await wire.read(1, 3) == EUNKNOWN
-        await eventually(lambda: not bookie.operations.integrity_status().is_needed)
+        await eventually(lambda: not bookie.parts.integrity.status().is_needed)
         assert "ledger 1 has no other copy: what is not here of it is lost" in caplog.messages
         assert await wire.read(1, 3) == ENOENTRY
         assert await wire.read(1, 4) == stored_entry(1, 4)
@@ -574,6 +574,6 @@ async def test_a_damaged_entry_is_unknown_until_it_came_back_from_another_bookie
         assert await wire.read(1, 2) == entries[2]
         assert await wire.read(1, 3) == EUNKNOWN
         async with another_bookie(world):
-            await eventually(lambda: not bookie.operations.integrity_status().is_needed)
+            await eventually(lambda: not bookie.parts.integrity.status().is_needed)
         assert await wire.read(1, 3) == entries[3]
         assert not bookie.parts.storage.needs_check

@@ -66,8 +66,8 @@ def world() -> RebuildWorld:
 
 
 async def flushed(bookie: Bookie) -> None:
-    bookie.operations.flush()
-    await eventually(lambda: bookie.server.cache.is_empty)
+    bookie.parts.checkpointer.flush()
+    await eventually(lambda: bookie.server.write_cache.is_empty)
 
 
 async def filled(bookie: Bookie, ledgers: Collection[int], entries: int = 5) -> None:
@@ -76,10 +76,10 @@ async def filled(bookie: Bookie, ledgers: Collection[int], entries: int = 5) -> 
 
 
 async def rebuilt(bookie: Bookie) -> OnlineRebuildStatus:
-    bookie.operations.rebuild_index()
-    assert bookie.operations.rebuild_index_status().is_running
-    await eventually(lambda: not bookie.operations.rebuild_index_status().is_running)
-    return bookie.operations.rebuild_index_status()
+    bookie.parts.rebuild.trigger()
+    assert bookie.parts.rebuild.status().is_running
+    await eventually(lambda: not bookie.parts.rebuild.status().is_running)
+    return bookie.parts.rebuild.status()
 
 
 def damage(world: RebuildWorld, log_id: int, entry: bytes, at: int) -> None:
@@ -162,14 +162,14 @@ async def test_entries_of_logs_that_are_gone_put_their_ledgers_in_doubt(world: R
         assert (status.locations_lost, status.problem_count) == (5, 1)
         assert status.problems == ("ledger 1: 5 entries from 0 on are in no log any more",)
         assert bookie.parts.storage.needs_check
-        assert bookie.operations.integrity_status().ledgers_in_limbo == 2
+        assert bookie.parts.integrity.status().ledgers_in_limbo == 2
         wire = await Wire.connect(bookie)
         assert await wire.read(2, 9) == EUNKNOWN
         assert await wire.read(2, 4) == stored_entry(2, 4, b"p" * 50)
         assert await wire.add(stored_entry(3, 0)) == OK
         assert await wire.read(3, 1) == ENOENTRY  # a ledger that was made later is in no doubt
         await world.record_ledger(2, **closed)
-        await eventually(lambda: not bookie.operations.integrity_status().is_needed)
+        await eventually(lambda: not bookie.parts.integrity.status().is_needed)
         assert await wire.read(2, 9) == ENOENTRY
         assert await wire.read(1, 1) == EIO  # never "no such entry"
         assert not bookie.parts.storage.needs_check
@@ -211,16 +211,16 @@ async def test_a_write_that_a_power_cut_tore_is_no_entry_and_no_doubt(world: Reb
 async def test_garbage_collection_waits_and_is_made_up_for(world: RebuildWorld) -> None:
     async with world.serving(scrub_bytes_s=16 * KIB) as bookie:
         await filled(bookie, (1,), 100)
-        bookie.operations.rebuild_index()
-        await eventually(lambda: bookie.operations.rebuild_index_status().phase == "logs")
-        assert bookie.operations.gc_status().phase == "held"
-        bookie.operations.trigger_gc()
-        assert bookie.operations.gc_status().rounds == 0
+        bookie.parts.rebuild.trigger()
+        await eventually(lambda: bookie.parts.rebuild.status().phase == "logs")
+        assert bookie.parts.collector.status().phase == "held"
+        bookie.parts.collector.trigger()
+        assert bookie.parts.collector.status().rounds == 0
         await add_all(bookie, (stored_entry(2, n) for n in range(3)))  # adds do not wait
-        assert bookie.operations.rebuild_index_status().is_running
-        await eventually(lambda: not bookie.operations.rebuild_index_status().is_running)
-        await eventually(lambda: bookie.operations.gc_status().rounds == 1)
-        assert bookie.operations.gc_status().phase == "idle"
+        assert bookie.parts.rebuild.status().is_running
+        await eventually(lambda: not bookie.parts.rebuild.status().is_running)
+        await eventually(lambda: bookie.parts.collector.status().rounds == 1)
+        assert bookie.parts.collector.status().phase == "idle"
 
 
 async def test_one_that_was_stopped_is_done_by_the_next_start(world: RebuildWorld) -> None:
@@ -228,9 +228,9 @@ async def test_one_that_was_stopped_is_done_by_the_next_start(world: RebuildWorl
         await filled(bookie, (1,), 100)
         for entry_id in range(50):
             world.forget(1, entry_id)
-        bookie.operations.rebuild_index()
-        await eventually(lambda: bookie.operations.rebuild_index_status().phase == "logs")
-    assert bookie.operations.rebuild_index_status().failed == "it was stopped"
+        bookie.parts.rebuild.trigger()
+        await eventually(lambda: bookie.parts.rebuild.status().phase == "logs")
+    assert bookie.parts.rebuild.status().failed == "it was stopped"
     assert world.files.exists(MARK)
     async with world.serving() as bookie:
         assert not world.files.exists(MARK)

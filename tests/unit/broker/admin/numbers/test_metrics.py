@@ -14,8 +14,8 @@ from broker.settings.quotas import DispatchRate, PublishRate
 from broker.topic.topic import Topic
 from broker.wire.pulsar_pb2 import BaseCommand
 from magnetar_core.runtime.observe import Sample, Summary
+from magnetar_core.topics.topic_name import TopicName
 from managed_ledger.messages_pb2 import MessageIdData
-from managed_ledger.topic_name import TopicName
 from tests.support.waiting import eventually
 from tests.unit.broker.admin.admin_world import AdminWorld, Side
 from tests.unit.broker.raw_client import RawClient

@@ -10,7 +10,7 @@ import pulsar
 import pytest
 
 from broker.topic.topic import Topic
-from managed_ledger.topic_name import TopicName
+from magnetar_core.topics.topic_name import TopicName
 from tests.support.waiting import eventually
 from tests.unit.broker.admin.admin_world import AdminWorld, Side
 from tests.unit.broker.test_official_client import EARLIEST, QUIET, client, receive
@@ -245,13 +245,13 @@ async def test_the_age_of_the_oldest_message_is_known_when_its_ledger_is_closed(
     assert found["oldestBacklogMessageAgeSeconds"] == -1
     assert "oldestBacklogMessageSubscriptionName" not in found
     topic = side.broker.topics[NAME]
-    ledger_id = topic.ledger.last_confirmed.ledger_id
+    ledger_id = topic.ledger.ledgers.last_confirmed.ledger_id
     assert (await world.call(side, "PUT", f"{TOPICS}/t/unload")).status == 204
     await world.run(clients.send, 1)
     topic = side.broker.topics[NAME]
-    assert topic.ledger.last_confirmed.ledger_id > ledger_id
-    closed_ms = topic.ledger.closed_ms(ledger_id)
-    topic.ledger._ledgers.info(ledger_id).timestamp = closed_ms - 100_000
+    assert topic.ledger.ledgers.last_confirmed.ledger_id > ledger_id
+    closed_ms = topic.ledger.ledgers.closed_ms(ledger_id)
+    topic.ledger.ledgers.info(ledger_id).timestamp = closed_ms - 100_000
     found = await stats(world, side)
     assert 100 <= found["oldestBacklogMessageAgeSeconds"] < 200
     assert found["oldestBacklogMessageSubscriptionName"] == "slow"
@@ -294,3 +294,17 @@ async def test_a_consumer_without_a_name_has_none(world: AdminWorld, served: tup
     (subscription,) = (await stats(world, side))["subscriptions"].values()
     await world.run(reader.close)
     assert [one["consumerName"] for one in subscription["consumers"]] == [""]
+
+
+async def test_gaps_in_what_a_reader_acknowledged_are_counted(
+    world: AdminWorld, served: tuple[Side, Clients, Topic]
+) -> None:
+    """Clients acknowledge by themselves what they cannot decode. (Seen with Apache 4.0.8.)"""
+    side, clients, topic = served
+    reader = await world.run(lambda: clients.client.create_reader("t", pulsar.MessageId.earliest, reader_name="r"))
+    await world.run(clients.send, 3)
+    (subscription,) = topic.subscriptions.values()
+    subscription.cursor.delete([topic.ledger.ledgers.last_confirmed])
+    (found,) = (await stats(world, side))["subscriptions"].values()
+    assert (found["msgBacklog"], found["nonContiguousDeletedMessagesRanges"]) == (2, 1)
+    await world.run(reader.close)

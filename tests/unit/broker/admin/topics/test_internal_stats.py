@@ -15,8 +15,8 @@ from magnetar_core.bookkeeper.metadata.ledgers.ledger_metadata import LedgerMeta
 from magnetar_core.bookkeeper.metadata.ledgers.ledger_store import LedgerStore
 from magnetar_core.bookkeeper.metadata.marks.board import MarkBoard
 from magnetar_core.bookkeeper.wire.entry import DigestType
+from magnetar_core.topics.topic_name import TopicName
 from managed_ledger.schemas.compatibility import Schema, SchemaType, Strategy
-from managed_ledger.topic_name import TopicName
 from tests.support.vectors import load
 from tests.support.waiting import eventually
 from tests.unit.broker.admin.admin_world import AdminWorld, Side
@@ -75,7 +75,7 @@ def test_a_closed_ledger_shows_its_end_and_none_its_password() -> None:
 
 async def test_metadata_and_marks_are_shown_when_they_are_asked_for(world: AdminWorld) -> None:
     side, topic = await made_topic(world)
-    ledger_id = topic.ledger.last_confirmed.ledger_id
+    ledger_id = topic.ledger.ledgers.last_confirmed.ledger_id
     await LedgerStore(side.store).create_with_id(ledger_id, RECORDED)
     assert "metadata" not in (await internal(world, side))["ledgers"][0]
     (shown,) = (await internal(world, side, "?metadata=true"))["ledgers"]

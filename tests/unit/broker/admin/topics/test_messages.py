@@ -18,10 +18,10 @@ from broker.admin.topics.messages import UNPACKED_AT_ONCE
 from broker.topic.reading.looking import entry_at
 from broker.topic.reading.subscription import REPLICATED
 from magnetar_core.runtime.types import Corruption
+from magnetar_core.topics.topic_name import TopicName
 from managed_ledger.messages import encode_entry
 from managed_ledger.messages_pb2 import MessageMetadata
 from managed_ledger.position import Position
-from managed_ledger.topic_name import TopicName
 from tests.support.waiting import eventually, settle
 from tests.unit.broker.admin.admin_world import AdminWorld, Side
 from tests.unit.broker.raw_client import RawClient
@@ -212,12 +212,25 @@ async def test_a_backlog_is_read_in_runs(world: AdminWorld, monkeypatch: pytest.
     assert (found["entries"], found["messages"], found["aborted"]) == (6, 8, False)
 
 
+async def test_markers_of_brokers_are_counted_apart_from_a_backlog(world: AdminWorld) -> None:
+    """As by `PersistentSubscription.analyzeBacklog` of 4.2.4."""
+    side = await world.side()
+    await world.run(publish, side.url, "t", 2)
+    await world.call(side, "PUT", f"{TOPICS}/t/subscription/s", FROM_START)
+    topic = side.broker.topics[TopicName.parse("persistent://public/default/t")]
+    metadata = MessageMetadata(producer_name="", sequence_id=0, publish_time=1, marker_type=10)
+    topic.ledger.append([encode_entry(metadata, b"")], [None])
+    found = (await world.call(side, "POST", f"{TOPICS}/t/subscription/s/analyzeBacklog")).json
+    assert (found["entries"], found["messages"], found["markerMessages"]) == (2, 2, 1)
+    assert found["lastMessageId"] == str(topic.ledger.ledgers.last_confirmed)
+
+
 async def test_a_batch_is_delivered_from_the_message_that_a_reset_names(world: AdminWorld) -> None:
     side = await world.side(batch_index_acks=True)
     await world.run(publish, side.url, "t", 1, 4)
     await world.call(side, "PUT", f"{TOPICS}/t/subscription/s")
     topic = side.broker.topics[TopicName.parse("persistent://public/default/t")]
-    batch = topic.ledger.last_confirmed
+    batch = topic.ledger.ledgers.last_confirmed
 
     def read(count: int) -> list[str]:
         with client(side.url) as c:
@@ -266,7 +279,7 @@ async def test_properties_of_a_subscription_survive_the_topic(world: AdminWorld)
     for acknowledged in (False, True):  # the state in the node alone, and in a cursor ledger
         if acknowledged:
             cursor = topic.ledger.cursors["s"]
-            cursor.mark_delete(topic.ledger.first_position)
+            cursor.mark_delete(topic.ledger.ledgers.first_position)
             await cursor.flush()
         given = {"is": str(acknowledged)}
         assert (await world.call(side, "PUT", f"{sub}/properties", given)).status == 204

@@ -15,7 +15,7 @@ from broker.topic.clients.producer import Producer
 from broker.topic.ports import NOT_KNOWN
 from broker.wire.frames import NO_ID, Send
 from magnetar_core.topics import topics_pb2 as api
-from managed_ledger.topic_name import TopicName
+from magnetar_core.topics.topic_name import TopicName
 from tests.support.manual_clock import ManualClock
 
 WINDOW_MS = 5

@@ -31,7 +31,7 @@ from magnetar_core.bookkeeper.metadata.stores.memory import MemoryStore
 from magnetar_core.bookkeeper.metadata.stores.store import Node
 from magnetar_core.runtime.clock import LoopClock
 from magnetar_core.runtime.types import Corruption
-from managed_ledger.topic_name import TopicName
+from magnetar_core.topics.topic_name import TopicName
 from tests.support.manual_clock import ManualClock
 
 WHOLE = "0x00000000_0xffffffff"

@@ -21,10 +21,10 @@ from broker.policies.topic.events import (
 )
 from broker.policies.topic.record import NONE_SET
 from magnetar_core.runtime.types import Corruption
+from magnetar_core.topics.topic_name import TopicName
 from managed_ledger.messages import encode_entry, messages_of
 from managed_ledger.messages_pb2 import MessageMetadata, SingleMessageMetadata
 from managed_ledger.schemas.avro import AvroType, of_json
-from managed_ledger.topic_name import TopicName
 
 NAME = TopicName.parse("persistent://public/default/t")
 OURS = parse_schema(SCHEMA.encode())

@@ -13,7 +13,7 @@ from broker.policies.topic.record import NONE_SET
 from broker.settings.groups.topics import IN_METADATA
 from magnetar_core.bookkeeper.metadata.stores.store import CannotWatch
 from magnetar_core.runtime.types import Corruption
-from managed_ledger.topic_name import TopicName
+from magnetar_core.topics.topic_name import TopicName
 from tests.support.waiting import eventually
 from tests.unit.broker.admin.admin_world import AdminWorld, Side
 from tests.unit.broker.policies.topic.test_service import CHANGES, NAME, TOPIC, make, put, told

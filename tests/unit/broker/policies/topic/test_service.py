@@ -18,9 +18,10 @@ from broker.policies.topic.record import Record
 from broker.system_client import Refused, SystemClient, SystemClientError
 from broker.wire import pulsar_pb2 as wire
 from magnetar_core.runtime.observe import Sample
+from magnetar_core.topics.topic_name import TopicName
 from managed_ledger.messages import encode_entry
 from managed_ledger.messages_pb2 import MessageMetadata, SingleMessageMetadata
-from managed_ledger.topic_name import TopicName
+from managed_ledger.position import Position
 from tests.support.waiting import eventually
 from tests.unit.broker.admin.admin_world import AdminWorld, Side
 from tests.unit.broker.raw_client import RawClient
@@ -293,6 +294,55 @@ async def test_what_a_deleted_topic_had_does_not_come_back_while_the_system_topi
     await put(world, side, "maxConsumers", 7)
     assert heard == [NAME]
     assert await told(world, side, "maxProducers") == ""
+
+
+def answers_late(side: Side, monkeypatch: pytest.MonkeyPatch) -> tuple[asyncio.Event, asyncio.Event]:
+    """The next message of the broker's client is stored; its answer comes when the second event is set."""
+    client = side.broker.topic_policies._client
+    is_stored, may_answer, publish = asyncio.Event(), asyncio.Event(), client.publish
+
+    async def published(*args: Any) -> Position:
+        position = await publish(*args)
+        is_stored.set()
+        await may_answer.wait()
+        return position
+
+    monkeypatch.setattr(client, "publish", published)
+    return is_stored, may_answer
+
+
+async def test_nothing_is_kept_of_a_removal_that_is_read_before_its_answer_comes(
+    world: AdminWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    side = await world.side()
+    await make(world, side)
+    await put(world, side, "maxProducers", 2)
+    _, may_answer = answers_late(side, monkeypatch)
+    policies = side.broker.topic_policies
+    known = policies._namespaces[NAME.namespace].known
+    removing = asyncio.create_task(policies.forget(NAME))
+    await eventually(lambda: not known)  # it was read
+    may_answer.set()
+    await removing
+    assert not known
+
+
+async def test_a_change_whose_answer_comes_late_does_not_take_back_what_another_broker_changed_since(
+    world: AdminWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a, b = await world.side(), await world.side()
+    await make(world, a)
+    await put(world, a, "maxConsumers", 1)
+    await told(world, b, "maxConsumers")  # both have read the system topic
+    is_stored, may_answer = answers_late(a, monkeypatch)
+    changing = asyncio.create_task(a.broker.topic_policies.change(NAME, partial(with_producers, 5), is_global=False))
+    await is_stored.wait()
+    await b.broker.topic_policies.change(NAME, lambda _: None, is_global=False)
+    namespace = a.broker.topic_policies._namespaces[NAME.namespace]
+    await eventually(lambda: not namespace.known)
+    may_answer.set()
+    await changing
+    assert await a.broker.topic_policies.stored(NAME, is_global=False) is None
 
 
 async def test_what_a_deleted_system_topic_said_does_not_hold_any_more(world: AdminWorld) -> None:

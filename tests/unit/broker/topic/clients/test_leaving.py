@@ -16,10 +16,10 @@ from broker.topic.publishing.producer_access import Access, ProducerAccess
 from broker.topic.topic import Topic
 from broker.wire import pulsar_pb2 as wire
 from broker.wire.pulsar_pb2 import BaseCommand
+from magnetar_core.topics.topic_name import TopicName
 from managed_ledger.errors import StorageUnavailable
 from managed_ledger.messages_pb2 import MessageIdData
 from managed_ledger.position import EARLIEST
-from managed_ledger.topic_name import TopicName
 from tests.support.waiting import eventually, settle
 from tests.unit.broker.conftest import BrokerInMemory
 from tests.unit.broker.raw_client import RawClient
@@ -264,7 +264,7 @@ async def test_who_has_to_leave_gets_nothing_more_and_nobody_comes_meanwhile(
     await other.expect(BaseCommand.SEND_RECEIPT)
     client.send(BaseCommand.FLOW, consumer_id=5, messagePermits=10)
     assert await client.nothing_came()
-    position = world.ledger(STORED).last_confirmed
+    position = world.ledger(STORED).ledgers.last_confirmed
     one = MessageIdData(ledgerId=position.ledger_id, entryId=position.entry_id)
     client.send(BaseCommand.ACK, consumer_id=5, ack_type=0, message_id=[one], request_id=9)
     assert (await client.expect(BaseCommand.ACK_RESPONSE)).ackResponse.error == wire.ServiceNotReady

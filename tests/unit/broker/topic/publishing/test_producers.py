@@ -15,8 +15,8 @@ from broker.topic.publishing.producers import Producers
 from broker.topic.requests import Attached, ProducerRequest
 from broker.wire import pulsar_pb2 as wire
 from magnetar_core.runtime.tasks import Bell, Tasks
+from magnetar_core.topics.topic_name import TopicName
 from managed_ledger.errors import StorageUnavailable
-from managed_ledger.topic_name import TopicName
 from tests.support.manual_clock import ManualClock
 from tests.support.waiting import settle
 from tests.unit.broker.conftest import CONFIG
@@ -105,6 +105,21 @@ async def test_no_more_producers_than_the_limit(bench: Bench) -> None:
     bench.producers.make_room(bench.producer("q"), limits(max_producers_per_topic=2))
     with pytest.raises(ProducerBusy, match="max producers"):
         bench.producers.make_room(bench.producer("q"), limits(max_producers_per_topic=1))
+
+
+@pytest.mark.parametrize("mode", [EXCLUSIVE, WAITING, FENCING])
+@pytest.mark.parametrize("name", ["p", "q"])
+async def test_the_limit_comes_before_name_and_access(bench: Bench, mode: int, name: str) -> None:
+    """As with Apache's brokers, which ask for it before everything else (seen: 4.0.8, 4.2.4)."""
+    await bench.admit(bench.producer("p"))
+    with pytest.raises(ProducerBusy, match="max producers"):
+        bench.producers.make_room(bench.producer(name, mode), limits(max_producers_per_topic=1))
+
+
+async def test_a_client_that_comes_back_has_its_own_room(bench: Bench) -> None:
+    await bench.admit(bench.producer("made-up", has_generated_name=True, epoch=1))
+    again = bench.producer("made-up", has_generated_name=True, epoch=2)
+    bench.producers.make_room(again, limits(max_producers_per_topic=1))
 
 
 async def test_no_more_producers_of_one_host_than_its_limit(bench: Bench) -> None:

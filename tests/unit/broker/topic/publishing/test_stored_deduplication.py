@@ -7,8 +7,8 @@ from broker.names import DEDUPLICATION_CURSOR
 from broker.settings.config import BrokerConfig
 from broker.topic.publishing.deduplication import Deduplication
 from broker.topic.publishing.stored_deduplication import StoredDeduplication
+from magnetar_core.topics.topic_name import TopicName
 from managed_ledger.ledger import ManagedLedger
-from managed_ledger.topic_name import TopicName
 from tests.support.manual_clock import ManualClock
 from tests.support.memory_managed_ledger import MemoryManagedLedger
 from tests.unit.broker.topic.dispatching import entry
@@ -40,24 +40,36 @@ class Stored:
         await asyncio.sleep(0)
 
 
-async def test_it_begins_with_what_is_stored_and_skips_damaged_entries() -> None:
+async def test_what_was_stored_before_it_was_switched_on_does_not_count() -> None:
+    """A producer that began anew twice: its next message has a number below that of a former one."""
     topic = Stored()
-    await topic.append(3, 4)
-    topic.ledger.append([b"\xff damaged"], [None])
-    await topic.append(9)
+    await topic.append(0, 1, 2, 3, 0)
     await topic.stored.apply(True)
-    assert topic.state.last_sequence_id("p") == 9
+    assert topic.state.last_sequence_id("p") == -1
     await topic.stored.apply(True)
     assert len(topic.used) == 1, "it goes on with the state that it has"
 
 
+async def test_it_goes_on_with_what_was_stored_since_and_skips_damaged_entries() -> None:
+    topic = Stored()
+    await topic.stored.apply(True)
+    await topic.append(3, 4)
+    topic.ledger.append([b"\xff damaged"], [None])
+    await topic.append(9)
+    again = Stored(ledger=topic.ledger)
+    await again.stored.apply(True)
+    assert again.state.last_sequence_id("p") == 9
+
+
 async def test_a_snapshot_holds_the_sequence_ids_at_the_last_entry() -> None:
     topic = Stored()
+    await topic.stored.apply(True)
     await topic.append(3, 4)
+    topic = Stored(ledger=topic.ledger)
     await topic.stored.apply(True)
     topic.stored.snapshot()
     cursor = topic.ledger.cursors[DEDUPLICATION_CURSOR]
-    assert (cursor.mark_delete_position, cursor.properties) == (topic.ledger.last_confirmed, {"p": 4})
+    assert (cursor.mark_delete_position, cursor.properties) == (topic.ledger.ledgers.last_confirmed, {"p": 4})
     await topic.append(5)
     again = Stored(ledger=topic.ledger)
     await again.stored.apply(True)
@@ -66,7 +78,9 @@ async def test_a_snapshot_holds_the_sequence_ids_at_the_last_entry() -> None:
 
 async def test_a_due_snapshot_forgets_producers_that_left_long_ago() -> None:
     topic = Stored()
+    await topic.stored.apply(True)
     await topic.append(3)
+    topic = Stored(ledger=topic.ledger)
     await topic.stored.apply(True)
     topic.stored.snapshot_if_due([], CONFIG.deduplication_snapshot_s)
     assert topic.ledger.cursors[DEDUPLICATION_CURSOR].properties == {}, "no snapshot is due"

@@ -10,10 +10,12 @@ from broker.errors import StorageFailure
 from broker.topic.ports import EntryLike
 from broker.topic.reading.positions import SearchedLedger, last_message, position_at_ms, reader_start
 from managed_ledger.errors import StorageUnavailable
+from managed_ledger.ledger_list import LedgerList
 from managed_ledger.messages import encode_entry
 from managed_ledger.messages_pb2 import MessageMetadata
 from managed_ledger.position import EARLIEST, LATEST, Position
 from managed_ledger.reading.reading import Entry
+from managed_ledger.records.records_pb2 import ManagedLedgerInfo
 from tests.support.batches import plain_batch
 
 LAST = Position(5, 9)
@@ -58,15 +60,13 @@ class Stored:
     def __init__(self, *entries: bytes, error: StorageUnavailable | None = None) -> None:
         self.entries = [Entry(1, number, data) for number, data in enumerate(entries)]
         self.error = error
-        self.last_confirmed = Position(1, len(entries) - 1)
+        self.ledgers = LedgerList()
+        self.ledgers.add(ManagedLedgerInfo.LedgerInfo(ledgerId=1, entries=len(entries)))
 
     def read(self, first: Position, max_entries: int, max_bytes: int) -> Sequence[Entry]:
         if self.error is not None:
             raise self.error
         return self.entries[first.entry_id : first.entry_id + max_entries]
-
-    def previous_position(self, position: Position) -> Position:
-        return Position(1, position.entry_id - 1)
 
     async def find_first(self, predicate: object) -> Position | None:
         if self.error is not None:

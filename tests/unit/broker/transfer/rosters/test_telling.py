@@ -9,9 +9,9 @@ from broker.transfer.rosters import roster as rosters
 from broker.transfer.rosters import telling
 from broker.transfer.rosters.roster import Roster
 from broker.transfer.rosters.telling import POSITIONS_CLOSED_S, POSITIONS_S, Telling
+from magnetar_core.topics.topic_name import TopicName
 from managed_ledger.ledgers.holdings import Changes, HeldCursor, Holdings
 from managed_ledger.position import Position
-from managed_ledger.topic_name import TopicName
 
 
 def full(number: int) -> str:

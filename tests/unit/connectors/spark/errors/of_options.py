@@ -15,7 +15,7 @@ from magnetar_core.bookkeeper.metadata.stores.store import MetadataStore
 from magnetar_core.bookkeeper.metadata.stores.url import open_store
 from magnetar_core.runtime.clock import Clock
 from tests.unit.connectors.spark.errors.page import case, pattern, refused
-from tests.unit.connectors.spark.world import numbered, reader_of, spark_world
+from tests.unit.connectors.spark.world import in_order, numbered, reader_of, spark_world
 
 Options = dict[str, str]
 
@@ -128,6 +128,8 @@ WRONG: Final[list[tuple[str, Callable[[Options], Any], Options, Options]]] = [
     ("pulsar.client.… expected …", client, {"authpluginclassname": _BASIC, "authparams": "x"},
      {"authpluginclassname": _BASIC, "authparams": '{"userId": "u", "password": "p"}'}),
     ("pulsar.client.… expected …", client, {"operationtimeoutms": "1s"}, {"operationtimeoutms": "1000"}),
+    ("pulsar.client.… expected …", client, {"tlstrustcertsfilepath": "/nowhere/ca.crt"},
+     {"tlstrustcertsfilepath": __file__}),
 ]  # fmt: skip
 
 
@@ -156,6 +158,20 @@ async def offsets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
         with refused() as texts:
             await world.values("t", startingOffsets=f'{{"t": {{"0": "{handle.ledger_id}:1", "3": "1:1"}}}}')
         assert len(await world.values("t", startingOffsets=f'{{"t": {{"0": "{handle.ledger_id}:1"}}}}')) == 2
+        return texts
+
+
+@case("…: ledger … was never one of …")
+async def strange_positions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    async with spark_world(tmp_path) as world:
+        handle = await world.ledger(numbered(0, 3))
+        await world.topic("t", handle)
+        with refused() as texts:
+            await world.values("t", startingOffsets=f'{{"t": {{"0": "{handle.ledger_id + 7}:0"}}}}')
+        (row, *_) = await world.rows("t", columns="__ledgerId,__entryId")
+        place = f'{{"t": {{"0": "{row["__ledgerId"]}:{row["__entryId"]}"}}}}'
+        assert await world.values("t", startingOffsets=place) == in_order(0, 3)
+        assert await world.values("t", startingTimestamp="1970-01-01") == in_order(0, 3)
         return texts
 
 

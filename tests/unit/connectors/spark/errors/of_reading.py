@@ -17,16 +17,17 @@ from magnetar_core.bookkeeper.client.client import BookKeeper
 from magnetar_core.bookkeeper.client.config import ClientConfig
 from magnetar_core.bookkeeper.client.errors import BookKeeperError
 from magnetar_core.bookkeeper.client.reading.read_handle import LedgerReadHandle
+from magnetar_core.bookkeeper.wire.codec_v2 import V2Error
 from magnetar_core.bookkeeper.wire.framing import FrameSplitter
 from magnetar_core.runtime.types import MIB
+from magnetar_core.topics.topic_name import TopicName
 from managed_ledger.compacted.entry import COMPACTED_LEDGER
 from managed_ledger.schemas.compatibility import Schema, SchemaType
 from managed_ledger.schemas.stored import StoredSchema
-from managed_ledger.topic_name import TopicName
 from tests.unit.connectors.spark.entries import single
 from tests.unit.connectors.spark.errors.page import case, refused
 from tests.unit.connectors.spark.plan.test_unconsumed import put_cursor
-from tests.unit.connectors.spark.stream.test_driver import Query, run
+from tests.unit.connectors.spark.stream.test_driver import Query, everything, run
 from tests.unit.connectors.spark.task.test_encryption import encrypted, folder_key
 from tests.unit.connectors.spark.task.test_rows import chunk
 from tests.unit.connectors.spark.test_compacted import keyed, stored
@@ -189,6 +190,31 @@ async def an_end_that_is_not_known(tmp_path: Path, monkeypatch: pytest.MonkeyPat
             await world.cluster.revive(bookie)
         assert await world.values("t") == [b"before", *in_order(0, 3)]
         return texts
+
+
+@case("the bookies do not let this reader in: …")
+async def not_let_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Whatever failOnDataLoss says: who has no certificate would find the topic empty."""
+    async with spark_world(tmp_path) as world:
+        await world.topic("t", await world.ledger(numbered(0, 3), closed=False))
+        await world.topic("closed", await world.ledger(numbered(0, 3)))
+        for bookie in world.cluster.bookies.values():
+            bookie.refuse = lambda *_: V2Error.EUA
+        errors: list[str] = []
+        for lenient in ({}, {"failOnDataLoss": "false"}):
+            with refused() as of_plan:
+                await world.values("t", **lenient)
+            with refused() as of_stream:
+                await run(world, everything, {}, startingOffsets="earliest", **lenient)
+            with refused() as of_task:
+                await world.values("closed", **lenient)
+            errors += of_plan + of_stream + of_task
+        assert all("set bookkeeper.tlsDirectory" in text and "failOnDataLoss" not in text for text in errors), errors
+        assert len({text.partition(":")[0] for text in errors}) == 1
+        for bookie in world.cluster.bookies.values():
+            bookie.refuse = lambda *_: None
+        assert await world.values("t") == await world.values("closed") == in_order(0, 3)
+        return errors[:1]
 
 
 @case(

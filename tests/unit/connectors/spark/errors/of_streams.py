@@ -1,6 +1,8 @@
 """Streams that cannot go on, and how they do."""
 
+import asyncio
 import json
+import time
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +11,10 @@ import pytest
 from connectors.spark.options.read import Kind, parse_options
 from connectors.spark.stream.offsets import VERSION
 from connectors.spark.stream.retaining import Subscription
-from managed_ledger.topic_name import TopicName
+from magnetar_core.topics.topic_name import TopicName
+from managed_ledger.schemas.stored import version_bytes
 from tests.unit.broker.conftest import broker_in_memory
+from tests.unit.connectors.spark.entries import single
 from tests.unit.connectors.spark.errors.page import case, refused
 from tests.unit.connectors.spark.stream.test_driver import (
     HERE,
@@ -19,7 +23,9 @@ from tests.unit.connectors.spark.stream.test_driver import (
     Query,
     all_committed,
     everything,
+    fields_of_long,
     follower,
+    grow,
     planned_up_to_a_new_ledger,
     run,
 )
@@ -83,6 +89,7 @@ async def moved_by_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> li
 
 
 @case(
+    "the checkpoint is not one of this source: …",
     "the checkpoint has offsets of version …",
     "… of an offset in the checkpoint cannot be read",
     "the checkpoint is one of …, and the query reads …",
@@ -93,7 +100,8 @@ async def checkpoints(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[s
         await world.topic("u", await world.ledger(numbered(3, 3)))
         errors: list[str] = []
         of_u = _offset("0:0", topic="u")
-        for wrong in (_offset("0:0", version=99), _offset("x"), of_u):
+        of_kafka = json.dumps({"t": {"0": 23}})
+        for wrong in (of_kafka, _offset("0:0", version=99), _offset("x"), of_u):
             with refused() as texts:
                 await run(world, Query.plan, {"committed": wrong}, **EARLIEST)
             errors += texts
@@ -103,6 +111,38 @@ async def checkpoints(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[s
         assert repeated == errors[-1:]
         (batch,) = await run(world, everything, {"committed": of_u}, topicsPattern="t|u", **EARLIEST)
         assert sorted(batch) == in_order(0, 6)
+        return errors
+
+
+@case("… has columns that are newer than this query, which does not read them (…): …")
+async def newer_columns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    async with spark_world(tmp_path) as world:
+        await world.schema("t", fields_of_long("a"))
+        head = await world.ledger([single(b"\x02", schema_version=version_bytes(0))], closed=False)
+        await world.topic("t", head)
+        loop, given = asyncio.get_running_loop(), {**EARLIEST, "valueFormat": "avro", "columns": ""}
+        checkpoint: dict[str, Any] = {}
+        errors: list[str] = []
+
+        async def grown() -> None:
+            version = await world.schema("t", fields_of_long("a", "b"))
+            await grow(head, [single(b"\x04\x06", schema_version=version_bytes(version))])
+
+        def ends(query: Query) -> None:
+            asyncio.run_coroutine_threadsafe(grown(), loop).result()
+            while not query.plan():
+                time.sleep(0.01)
+            with refused() as texts:
+                query.reader.partitions(query.start(), json.loads(query.checkpoint["offset"]))
+            errors.extend(texts)
+
+        def again(query: Query) -> list[Any]:
+            tasks = query.reader.partitions(query.start(), json.loads(query.checkpoint["offset"]))
+            return [row for task in tasks for batch in query.reader.read(task) for row in batch.to_pylist()]
+
+        await run(world, ends, checkpoint, **given)
+        rows = await run(world, again, checkpoint, **given)
+        assert [(row["a"], row["b"]) for row in rows] == [(1, 7), (2, 3)]
         return errors
 
 

@@ -75,6 +75,7 @@ class Raised(NamedTuple):
 INSIDE: Final = {
     ("options", "ValueError"): "…=…: expected …",
     ("task", "Corruption"): "…, entry …: …. To go on set mode=PERMISSIVE",
+    ("task", "ValueError"): "…, entry …: …. To go on set mode=PERMISSIVE",
     ("task", "OverflowError"): "…, entry …: …. To go on set mode=PERMISSIVE",
     ("batches", "Corruption"): "…, entry …: …. To go on set mode=PERMISSIVE",
     ("values", "Corruption"): "…, entry …: …. To go on set mode=PERMISSIVE",

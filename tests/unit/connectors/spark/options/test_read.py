@@ -7,7 +7,7 @@ from connectors.spark.options.read import INSTEAD, KNOWN, TABLE, UNPACKED_BYTES,
 from connectors.spark.options.table import known_names
 from connectors.spark.options.write import TABLE as WRITING
 from magnetar_core.runtime.types import ConfigurationError
-from managed_ledger.topic_name import TopicName
+from magnetar_core.topics.topic_name import TopicName
 
 BASE = {"metadata.url": "zk:a:2181", "topic": "t"}
 T = TopicName("persistent", "public", "default", "t")
@@ -147,6 +147,18 @@ def test_offsets_are_positions_by_topic_and_partition() -> None:
 def test_other_offsets_are_refused(text: str) -> None:
     (problem,) = problems_of(**BASE, startingOffsets=text)
     assert problem.startswith("startingOffsets: ")
+
+
+@pytest.mark.parametrize("place", ["23", '"23"'])
+@pytest.mark.parametrize(
+    ("option", "by_time"), [("startingOffsets", "startingTimestamp"), ("endingOffsets", "endingTimestamp")]
+)
+def test_an_offset_as_kafka_has_them_is_told_from_a_place_and_the_time_is_proposed(
+    place: str, option: str, by_time: str
+) -> None:
+    (problem,) = problems_of(**BASE, **{option: f'{{"t": {{"0": {place}}}}}'})
+    assert f"23 is a number, as Kafka's offsets are; {by_time} is the way by time" in problem
+    assert "batch index" not in problem
 
 
 def test_an_offset_in_the_middle_of_a_batch_is_refused_with_those_around_it() -> None:

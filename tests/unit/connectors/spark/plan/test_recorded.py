@@ -2,6 +2,7 @@
 
 import asyncio
 import pickle
+import random
 from collections import Counter
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -9,14 +10,43 @@ from pathlib import Path
 import pytest
 
 from connectors.spark.plan.cluster import DataLoss
-from connectors.spark.plan.recorded import recorded
-from connectors.spark.ranges import Run
+from connectors.spark.plan.recorded import never_was, recorded
+from connectors.spark.ranges import Position, Run
 from magnetar_core.bookkeeper.client.write_handle import LedgerWriteHandle
 from magnetar_core.bookkeeper.metadata.ledgers.ledger_store import LedgerStore, Versioned
 from managed_ledger.records.paths import ledger_path
 from managed_ledger.records.records_pb2 import ManagedLedgerInfo
 from tests.unit.connectors.spark.stream.test_driver import Query, run
 from tests.unit.connectors.spark.world import STEM, SparkWorld, in_order, numbered, rows_of, spark_world
+
+
+@pytest.mark.parametrize("seed", range(200))
+def test_no_position_that_a_topic_ever_had_is_refused_and_those_of_others_are(seed: int) -> None:
+    """As brokers keep the record: ids grow and are shared with other topics, the oldest ledgers and empty ones go."""
+    rng = random.Random(seed)
+    entries: dict[int, int] = {}
+    had, others, last = set[Position](), set[int](), rng.randrange(3)
+    for _ in range(40):
+        step = rng.choice(["write", "write", "roll", "trim"])
+        if step == "trim" and len(entries) > 1:
+            del entries[min(entries)]
+        if step == "roll" or not entries:
+            if entries and not entries[last]:
+                del entries[last]
+            strangers = rng.randrange(3)
+            others.update(range(max(others | {last}) + 1, max(others | {last}) + 1 + strangers))
+            last = max(others | {last}) + 1
+            entries[last] = 0
+            had.add((last, 0))
+        if step == "write":
+            had.add((last, entries[last]))
+            entries[last] += 1
+            had.add((last, entries[last]))
+            had.add((last + 1, 0))
+        infos = [ManagedLedgerInfo.LedgerInfo(ledgerId=ledger_id) for ledger_id in entries]
+        assert [position for position in had if never_was(infos, position)] == []
+        strange = {(one, 1) for one in others if one > min(entries)} | {(last + 1, 1), (last + 2, 0)}
+        assert [position for position in strange if not never_was(infos, position)] == []
 
 
 @pytest.fixture

@@ -4,19 +4,22 @@ import asyncio
 import json
 import time
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxRows
+from pyspark.sql.types import LongType, StructField, StructType
 
+from connectors.spark.bookie_access import NotLetIn
 from connectors.spark.options.read import Kind, ReadOptions, parse_options
 from connectors.spark.plan import cluster
 from connectors.spark.plan.cluster import DataLoss, TopicMissing
 from connectors.spark.source import MagnetarSource
 from connectors.spark.stream import driver as stream
 from connectors.spark.stream import follower as follower_of_queries
-from connectors.spark.stream.driver import MagnetarStreamReader
+from connectors.spark.stream.driver import MagnetarStreamReader, NewSchema
 from connectors.spark.stream.follower import SETTLED_S, Follower
 from connectors.spark.stream.offsets import Part
 from connectors.spark.task.entries import BadEntry
@@ -24,15 +27,18 @@ from magnetar_core.bookkeeper.client.reading.read_handle import LedgerReadHandle
 from magnetar_core.bookkeeper.client.write_handle import LedgerWriteHandle
 from magnetar_core.bookkeeper.metadata.ledgers.ledger_metadata import ledger_path as metadata_path
 from magnetar_core.bookkeeper.metadata.stores.store import Node
+from magnetar_core.bookkeeper.wire.codec_v2 import V2Error
 from magnetar_core.runtime.clock import LoopClock
 from magnetar_core.runtime.types import ConfigurationError, Corruption
+from magnetar_core.topics.topic_name import TopicName
 from managed_ledger.errors import OffloadedLedger, ShadowTopic
 from managed_ledger.records.paths import cursor_path, ledger_path
 from managed_ledger.records.records_pb2 import ManagedLedgerInfo
 from managed_ledger.schemas.compatibility import Schema, SchemaType
 from managed_ledger.schemas.registry import ROOT as SCHEMAS
-from managed_ledger.topic_name import TopicName
+from managed_ledger.schemas.stored import version_bytes
 from tests.support.manual_clock import ManualClock
+from tests.support.waiting import eventually
 from tests.unit.connectors.spark.entries import single
 from tests.unit.connectors.spark.world import STEM, SparkWorld, in_order, lag, numbered, reader_of, rows_of, spark_world
 
@@ -109,10 +115,10 @@ async def test_an_entry_that_came_while_a_slow_look_was_under_way_has_not_been_h
         found = Follower(parse_options(world.options("t"), Kind.STREAM), world.store, world.client, clock)
         ask = LedgerReadHandle.last_recoverable_entry
 
-        async def slowly(handle: LedgerReadHandle) -> int:
+        async def slowly(handle: LedgerReadHandle, *, is_certain: bool) -> int:
             clock.advance(2 * SETTLED_S)
             await grow(head, numbered(0, 1))
-            return await ask(handle)
+            return await ask(handle, is_certain=is_certain)
 
         monkeypatch.setattr(LedgerReadHandle, "last_recoverable_entry", slowly)
         await found.look()
@@ -122,6 +128,48 @@ async def test_an_entry_that_came_while_a_slow_look_was_under_way_has_not_been_h
         clock.advance(2 * SETTLED_S)
         await found.look()
         assert found.ends() == {HERE: (head.ledger_id, 1)}
+        found.close()
+
+
+async def test_an_entry_that_one_bookie_holds_does_not_count_while_others_are_silent(tmp_path: Path) -> None:
+    """Nobody has acknowledged it: a recovery may still find it denied."""
+    async with spark_world(tmp_path) as world:
+        head = await world.ledger(numbered(0, 2), closed=False, ensemble_size=2, write_quorum=2)
+        await world.topic("t", head)
+        holder, other = head.metadata.last_segment.ensemble
+        for spare in sorted(world.cluster.bookies.keys() - {holder, other}):
+            await world.cluster.kill(spare)
+        world.cluster.bookies[other].silent = True
+        head.append(numbered(2, 1))
+        await eventually(lambda: 2 in world.cluster.bookies[holder].ledgers[head.ledger_id])
+        await world.cluster.kill(other)
+        found = follower(world)
+        await found.look_settled()
+        assert found.ends() == {HERE: (head.ledger_id, 2)}, "behind what the last entry that came says is confirmed"
+        found.close()
+
+
+async def test_an_entry_that_is_held_no_more_does_not_count_however_long_ago_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The bookies have lost their power, and what they had not written yet."""
+    async with spark_world(tmp_path) as world:
+        head = await world.ledger(numbered(0, 5), closed=False)
+        await world.topic("t", head)
+        clock = ManualClock()
+        found = Follower(parse_options(world.options("t"), Kind.STREAM), world.store, world.client, clock)
+        held = iter([4, 1, 3, 3])
+
+        async def answer(handle: LedgerReadHandle, *, is_certain: bool) -> int:
+            return next(held)
+
+        monkeypatch.setattr(LedgerReadHandle, "last_recoverable_entry", answer)
+        ends = []
+        for _ in range(4):
+            await found.look()
+            clock.advance(2 * SETTLED_S)
+            ends.append(found.ends()[HERE][1])
+        assert ends == [0, 0, 2, 4]
         found.close()
 
 
@@ -354,12 +402,15 @@ async def test_a_ledger_that_the_topic_lists_and_nobody_has_is_loss(tmp_path: Pa
 class Query:
     """One run of a streaming query over a checkpoint that outlives it."""
 
-    def __init__(self, world: SparkWorld, checkpoint: dict[str, Any], **more: str) -> None:
+    def __init__(
+        self, world: SparkWorld, checkpoint: dict[str, Any], schema: StructType | None = None, /, **more: str
+    ) -> None:
+        """*schema*: the user's own."""
         given = {"metadata.url": world.url, **more}
         if "topicsPattern" not in given:
             given.setdefault("topic", "t")
         source = MagnetarSource({"columns": "value", **given})
-        made = source.streamReader(source.schema())
+        made = source.streamReader(schema or source.schema())
         assert isinstance(made, MagnetarStreamReader)
         self.reader = made
         self.checkpoint = checkpoint
@@ -403,12 +454,19 @@ class Query:
         self.reader.stop()
 
 
-async def run(world: SparkWorld, steps: Callable[[Query], Any], checkpoint: dict[str, Any], **more: str) -> Any:
+async def run(
+    world: SparkWorld,
+    steps: Callable[[Query], Any],
+    checkpoint: dict[str, Any],
+    schema: StructType | None = None,
+    /,
+    **more: str,
+) -> Any:
     """A run of the query on a thread of its own. For it an entry counts as settled after SOON_S: a query that ends
     with what is there waits for that twice."""
 
     def whole() -> Any:
-        query = Query(world, checkpoint, **more)
+        query = Query(world, checkpoint, schema, **more)
         try:
             return steps(query)
         finally:
@@ -470,6 +528,9 @@ async def test_a_stream_begins_at_the_end_unless_it_is_told_otherwise(tmp_path: 
         assert await run(world, everything, {}, **places) == [in_order(3, 4)]
         assert await run(world, everything, {}, startingOffsets='{"t": {"0": -2}}') == [in_order(0, 7)]
         assert await run(world, everything, {}, startingOffsets='{"t": {"0": -1}}') == []
+        never = {"startingOffsets": json.dumps({"t": {"0": f"{head.ledger_id + 5}:3"}})}
+        with pytest.raises(ConfigurationError, match=r"was never one of .*/t"):
+            await run(world, everything, {}, **never)
 
 
 async def test_a_query_that_dies_before_its_first_commit_begins_again_where_it_began(tmp_path: Path) -> None:
@@ -737,6 +798,152 @@ async def test_versions_of_a_schema_that_came_while_the_query_runs_are_read(tmp_
         assert all(row == {"a": 2} for row in found[1:])
 
 
+async def test_bookies_that_do_not_let_a_query_in_end_it_but_not_if_they_did_before(tmp_path: Path) -> None:
+    """As a topic that joins finds them; those that are there at `load()` are asked then."""
+    async with spark_world(tmp_path) as world:
+        await world.topic("t", await world.ledger(numbered(0, 3), closed=False))
+
+        def refuse(code: int | None) -> None:
+            for bookie in world.cluster.bookies.values():
+                bookie.refuse = lambda *_: code
+
+        refuse(V2Error.EUA)
+        view = follower(world)
+        with pytest.raises(NotLetIn, match=r"set bookkeeper\.tlsDirectory"):
+            await view.look()
+        refuse(None)
+        await view.look()
+        ends = view.ends()
+        refuse(V2Error.EUA)
+        await view.look()
+        assert view.ends() == ends
+        view.close()
+
+
+def fields_of_long(*names: str) -> Schema:
+    """A record of numbers: those of the first field, and others that are 7 by default."""
+    fields = [{"name": name, "type": "long", **({"default": 7} if number else {})} for number, name in enumerate(names)]
+    return Schema(SchemaType.AVRO, json.dumps({"type": "record", "name": "R", "fields": fields}).encode())
+
+
+async def test_columns_that_came_while_the_query_runs_are_told_once_or_end_it_before_they_are_lost(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with spark_world(tmp_path) as world:
+        await world.schema("t", fields_of_long("a"))
+        head = await world.ledger([single(b"\x02", schema_version=version_bytes(0))], closed=False)
+        await world.topic("t", head)
+        loop = asyncio.get_running_loop()
+
+        def rows(query: Query) -> list[Any]:
+            tasks = query.reader.partitions(query.start(), json.loads(query.checkpoint["offset"]))
+            query.checkpoint["committed"] = query.checkpoint["offset"]
+            return [row for task in tasks for batch in query.reader.read(task) for row in batch.to_pylist()]
+
+        def next_rows(query: Query) -> list[Any]:
+            while not query.plan():
+                time.sleep(0.01)
+            return rows(query)
+
+        async def more(version: int, payload: bytes) -> None:
+            await grow(head, [single(payload, schema_version=version_bytes(version))])
+
+        async def grown() -> None:
+            version = await world.schema("t", fields_of_long("a", "b"))
+            await more(version, b"\x04\x06")
+
+        def both(query: Query) -> list[Any]:
+            found = next_rows(query)
+            assert "newer" not in caplog.text
+            asyncio.run_coroutine_threadsafe(grown(), loop).result()
+            found += next_rows(query)
+            asyncio.run_coroutine_threadsafe(more(1, b"\x06\x08"), loop).result()
+            return found + next_rows(query)
+
+        every = {"valueFormat": "avro", "columns": "", "startingOffsets": "earliest"}
+        lax = {**every, "failOnNewSchema": "false"}
+        values = [(row["a"], row.get("b")) for row in await run(world, both, {}, **lax)]
+        assert values == [(1, None), (2, None), (3, None)]
+        assert caplog.text.count("/t has columns that are newer than this query") == 1
+
+        head = await world.ledger([single(b"\x02", schema_version=version_bytes(0))], closed=False)
+        await world.topic("t", head)
+        checkpoint: dict[str, Any] = {}
+
+        def ends(query: Query) -> None:
+            next_rows(query)
+            grown = world.schema("t", fields_of_long("a", "b", "c"))
+            version = asyncio.run_coroutine_threadsafe(grown, loop).result()
+            asyncio.run_coroutine_threadsafe(more(version, b"\x04\x06\x08"), loop).result()
+            with pytest.raises(NewSchema, match=r"/t has columns .*\(version 2 of its schema\): c; start it again"):
+                next_rows(query)
+
+        await run(world, ends, checkpoint, **every)
+        assert [(row["a"], row["b"], row["c"]) for row in await run(world, rows, checkpoint, **every)] == [(2, 3, 4)]
+
+
+@pytest.mark.parametrize(
+    ("has_schema", "options", "ends"),
+    [
+        (False, {}, True),
+        (False, {"failOnNewSchema": "false"}, False),
+        (False, {"columns": "a"}, False),
+        (True, {}, False),
+        (False, {"columns": "a", "failOnNewSchema": "true"}, True),
+        (True, {"failOnNewSchema": "true"}, True),
+    ],
+)
+async def test_a_query_ends_before_new_columns_unless_it_has_chosen_its_own(
+    tmp_path: Path, has_schema: bool, options: Mapping[str, str], ends: bool
+) -> None:
+    async with spark_world(tmp_path) as world:
+        await world.schema("t", fields_of_long("a"))
+        await world.topic("t", await world.ledger([single(b"\x02", schema_version=version_bytes(0))]))
+        loop, given = asyncio.get_running_loop(), {"valueFormat": "avro", "columns": "", "startingOffsets": "earliest"}
+
+        def steps(query: Query) -> None:
+            asyncio.run_coroutine_threadsafe(world.schema("t", fields_of_long("a", "b")), loop).result()
+            query.plan()
+            query.reader.partitions(query.start(), json.loads(query.checkpoint["offset"]))
+
+        own = StructType([StructField("a", LongType())]) if has_schema else None
+        with pytest.raises(NewSchema) if ends else nullcontext():
+            await run(world, steps, {}, own, **{**given, **options})
+
+
+async def test_a_topic_that_joins_with_columns_which_the_query_has_not_ends_it(tmp_path: Path) -> None:
+    async with spark_world(tmp_path) as world:
+        await world.schema("t", fields_of_long("a"))
+        await world.topic("t", await world.ledger([single(b"\x02", schema_version=version_bytes(0))]))
+        loop, checkpoint = asyncio.get_running_loop(), dict[str, Any]()
+        given = {"topicsPattern": "t|u", "valueFormat": "avro", "columns": "", "startingOffsets": "earliest"}
+
+        async def join() -> None:
+            await world.schema("u", fields_of_long("a", "b"))
+            await world.topic("u", await world.ledger([single(b"\x04\x06", schema_version=version_bytes(0))]))
+
+        def rows(query: Query) -> list[Any]:
+            tasks = query.reader.partitions(query.start(), json.loads(query.checkpoint["offset"]))
+            return [row for task in tasks for batch in query.reader.read(task) for row in batch.to_pylist()]
+
+        def ends(query: Query) -> None:
+            query.plan()
+            query.checkpoint["committed"] = query.checkpoint["offset"]
+            asyncio.run_coroutine_threadsafe(join(), loop).result()
+            while not query.plan():
+                time.sleep(0.01)
+            with pytest.raises(
+                NewSchema, match=r"/u has .*\(version 0 .*\): b; start it again .* with unionSchemas=true"
+            ):
+                rows(query)
+
+        await run(world, ends, checkpoint, **given)
+        with pytest.raises(ConfigurationError, match="the topics have different schemas"):
+            await run(world, rows, checkpoint, **given)
+        united = {**given, "unionSchemas": "true"}
+        assert [(row["a"], row["b"]) for row in await run(world, rows, checkpoint, **united)] == [(2, 3)]
+
+
 async def test_a_version_of_a_schema_that_a_metadata_server_does_not_know_yet_is_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -791,8 +998,9 @@ def test_options_that_make_no_sense_for_a_stream_are_refused(option: str, value:
 
 @pytest.mark.parametrize(
     "option",
-    ["maxMessagesPerTrigger", "maxBytesPerTrigger", "minMessagesPerTrigger", "maxTriggerDelay", "subscription"],
-)
+    ["maxMessagesPerTrigger", "maxBytesPerTrigger", "minMessagesPerTrigger", "maxTriggerDelay", "subscription",
+     "failOnNewSchema"],
+)  # fmt: skip
 def test_options_of_streams_are_refused_for_a_batch(option: str) -> None:
     with pytest.raises(ConfigurationError, match=f"{option} has no meaning for spark.read"):
         parse_options({"metadata.url": "zk:x", "topic": "t", option: "1", "service.url": "pulsar://x"})

@@ -129,12 +129,14 @@ async def columns(world: SparkWorld, runs: Runs, monkeypatch: pytest.MonkeyPatch
     assert await runs.run(valueFormat="string", columns="value,__key", mode="PERMISSIVE") == ["3"]
 
 
-@change("`failOnDataLoss`")
+@change("`failOnDataLoss`, `failOnNewSchema`")
 async def tolerance(world: SparkWorld, runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
     await runs.run(maxMessagesPerTrigger="1", **EARLIEST)
     runs.checkpoint["committed"] = runs.checkpoint["committed"].replace(f'"{runs.places()["t"][0]}:0"', '"0:1"')
     await more(world, "t", first=7, count=1)
     assert await runs.run(failOnDataLoss="false") == [b"7"]
+    await more(world, "t", runs.places()["t"][0] - 1, first=8, count=1)
+    assert await runs.run(failOnDataLoss="false", failOnNewSchema="false") == [b"8"]
 
 
 @change("`subscription`: another, or one where there was none")

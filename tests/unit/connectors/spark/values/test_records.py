@@ -199,6 +199,27 @@ def test_older_versions_are_resolved_to_the_newest() -> None:
     assert found == [{"name": None, "age": 1}, {"name": "n", "age": 2}, {"name": "n", "age": 3}]
 
 
+def test_values_of_a_renamed_field_do_not_go_to_another_one_that_got_its_name() -> None:
+    """As Java's consumers read them (`Schema.applyAliases`); in records that are within, too."""
+
+    def made(*fields: dict[str, Any]) -> dict[str, Any]:
+        inner = record(*fields, name="Inner")
+        return record(*fields, field("inner", ["null", inner]), field("list", {"type": "array", "items": "Inner"}))
+
+    old = made(field("a", "string"))
+    new = made(field("b", "string", aliases=["a"]), field("a", "string", default="new"))
+    inner = {"a": "was a"}
+    entries = [
+        single(avro(old, {**inner, "inner": inner, "list": [inner]}), schema_version=version_bytes(0)),
+        single(avro(new, {"a": "1", "b": "2", "inner": None, "list": []}), schema_version=version_bytes(1)),
+    ]
+    values = AvroValues([stored(old), stored(new, 1)], stored(new, 1), TOPIC)
+    read = {"b": "was a", "a": "new"}
+    first, second = rows(values, columns_of(stored(new, 1), TOPIC), *entries)
+    assert {name: first[name] for name in ("a", "b", "inner", "list")} == {**read, "inner": read, "list": [read]}
+    assert (second["a"], second["b"]) == ("1", "2")
+
+
 def test_topics_that_are_read_together_have_versions_of_their_own() -> None:
     old, new = record(field("a", "int")), record(field("a", "int"), field("b", "int", default=5))
     newest = stored(new, 0)
@@ -216,6 +237,11 @@ def test_bytes_that_are_no_record_name_entry_and_message() -> None:
     for bad in (b"", b"\x02", b"\x02\x7f", b"\xff" * 12, b"\x02\x04\xff\xff"):
         with pytest.raises(Corruption, match=rf"{TOPIC}, entry 3:1: message 1 is not what its schema says"):
             rows(values, columns, single(good), batch(message(good), message(bad)))
+    with pytest.raises(Corruption, match="not what its schema says: EOFError; it was sent without a schema"):
+        rows(values, columns, single(b"\x02"))
+    with pytest.raises(Corruption) as caught:
+        rows(values, columns, single(b"\x02", schema_version=version_bytes(0)))
+    assert "sent without" not in str(caught.value)
     with pytest.raises(Corruption, match=rf"{TOPIC}, entry 3:0: it has version 9 of its schema.*\(has: 0\)"):
         rows(values, columns, single(good, schema_version=version_bytes(9)))
 

@@ -54,7 +54,7 @@ def loaded_by(*arguments: str) -> set[str]:
         (["--help"], set()),
         (["tokens", "--help"], {"tokens"}),
         (["bookie", "--help"], {"bookie"}),
-        (["bookie", "marks", "--help"], {"bookie", "bookie.asking", "bookie.storage", "bookie.storage.marks"}),
+        (["bookie", "marks", "--help"], {"bookie", "bookie.asking", "bookie.overview", "bookie.texts"}),
     ],
 )
 def test_a_command_imports_its_own_module(arguments: list[str], modules: set[str]) -> None:

@@ -192,7 +192,7 @@ def test_a_file_that_is_shorter_than_it_was_stops_the_backup(
         return taken._replace(files=tuple(file._replace(bytes=file.bytes + (file.name == LOG)) for file in taken.files))
 
     monkeypatch.setattr(copying, "_stopped", longer)
-    with pytest.raises(MagnetarError, match=r"0\.log ends 1 bytes before its end"):
+    with pytest.raises(MagnetarError, match=r"0\.log has become 1 bytes shorter"):
         back_up(data, tmp_path / "backup")
     assert not (tmp_path / "backup").exists()
 

@@ -38,7 +38,7 @@ class World:
 
     async def flush(self) -> None:
         flushes = self.bookie.checkpointer.flushes
-        self.bookie.operations.flush()
+        self.bookie.parts.checkpointer.flush()
         await eventually(lambda: self.bookie.checkpointer.flushes > flushes)
 
 

@@ -16,7 +16,6 @@ from magnetar.processes.backup import topic_copying
 from magnetar.processes.backup.manifest import BackupRefused
 from magnetar.processes.backup.topic_copying import (
     AT_ONCE,
-    BYTES_AT_ONCE,
     Partition,
     Source,
     client_at,
@@ -28,11 +27,11 @@ from magnetar.processes.backup.topic_copying import (
 from magnetar.processes.backup.topic_format import CopiedSchema, TopicHead, TopicReader, TopicWriter
 from magnetar_core.bookkeeper.wire.framing import FrameSplitter
 from magnetar_core.runtime.types import Buffer
+from magnetar_core.topics.topic_name import TopicName
 from managed_ledger.messages import encode_entry
 from managed_ledger.messages_pb2 import MessageMetadata
 from managed_ledger.position import Position
 from managed_ledger.schemas.stored import version_bytes
-from managed_ledger.topic_name import TopicName
 from tests.support.http_fake import HttpFake, http_fake
 
 TOPIC = TopicName.parse("persistent://t/n/x")
@@ -223,10 +222,12 @@ async def test_so_many_entries_are_under_way_at_most() -> None:
     assert [send.sequence_id for send in link.sends] == list(range(3 * AT_ONCE)), "and not those of the messages"
 
 
-async def test_so_many_bytes_are_under_way_at_most() -> None:
-    link, large = FakeLink([]), entry(payload=bytes(4_000_000))
+async def test_so_many_bytes_are_under_way_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
+    most, large = 100_000, entry(payload=bytes(30_000))
+    monkeypatch.setattr("magnetar.processes.backup.topic_copying.BYTES_AT_ONCE", most)
+    link = FakeLink([])
     await put_in(client_with(link), [TOPIC], reader_of([large] * 12))
-    assert BYTES_AT_ONCE < link.most_bytes <= BYTES_AT_ONCE + len(large)
+    assert most < link.most_bytes <= most + len(large)
 
 
 async def test_batches_and_chunks_are_sent_as_such() -> None:

@@ -43,7 +43,8 @@ from magnetar_core.bookkeeper.wire.entry import DigestType
 from magnetar_core.runtime.types import KIB
 from tests.support.fake_bookies import FakeCluster, fake_cluster
 from tests.support.faulty_store import FaultyStore
-from tests.support.waiting import eventually
+from tests.support.manual_clock import ManualClock
+from tests.support.waiting import eventually, settle
 
 T = TypeVar("T")
 
@@ -600,6 +601,9 @@ async def test_the_end_of_an_open_ledger_is_an_error_where_nobody_who_answers_kn
     assert await reader.last_recoverable_entry() == 2
     await cluster.kill(dead)
     assert await reader.last_recoverable_entry() == 2, "one of its two holders answers"
+    with pytest.raises(EndUnknown, match="entries after 1 is not known") as uncertain:
+        await reader.last_recoverable_entry(is_certain=True)
+    assert uncertain.value.last_known == 1
     cluster.bookies[failing].refuse = lambda opcode, ledger_id, entry_id: V2Error.EIO if entry_id == 2 else None
     unknown_end = f"whether ledger {handle.ledger_id} has entries after 1 is not known"
     with pytest.raises(EndUnknown, match=unknown_end) as unknown:
@@ -812,18 +816,23 @@ async def test_recoveries_wait_for_room_in_the_outbox_that_they_share(cluster: F
 
 
 async def test_a_bookie_without_sockets_room_is_told_from_one_without_life(cluster: FakeCluster) -> None:
-    """A bookie that answers now and then is alive."""
+    """A bookie that answers now and then is alive. The clock is moved here: a busy machine is no silence."""
+    cluster.clock = clock = ManualClock()
     client = await cluster.client(SMALL_OUTBOX)
     handle = await create(client)
     await handle.add(b"0")
     slow = handle.metadata.segments[0].ensemble[0]
+    requests = cluster.bookies[slow].requests
     pause(cluster, slow)
     await fill(handle, slow)
     for _ in range(5):
+        clock.advance(0.75 * SMALL_OUTBOX.full_silence_s)
+        taken = len(requests)
         resume(cluster, slow)
-        await asyncio.sleep(0.002)
+        await eventually(lambda taken=taken: len(requests) > taken)  # type: ignore[misc]
+        await settle()
         pause(cluster, slow)
-        await asyncio.sleep(0.1)
+        await fill(handle, slow)
     resume(cluster, slow)
     await handle.add(b"1")
     assert len((await handle.close()).segments) == 1

@@ -16,7 +16,7 @@ from broker.settings.config import BrokerConfig, load_broker_config
 from connectors.spark.options.read import parse_options
 from magnetar_core.bookkeeper.client.client import BookKeeper
 from magnetar_core.bookkeeper.client.config import ClientConfig
-from magnetar_core.bookkeeper.client.errors import BookieUnavailable, BookKeeperError, NotEnoughBookies, Unauthorized
+from magnetar_core.bookkeeper.client.errors import BookKeeperError, NotEnoughBookies, NoTls, Unauthorized
 from magnetar_core.bookkeeper.metadata.ledgers.ledger_store import initialise_cluster
 from magnetar_core.bookkeeper.wire.entry import DigestType, EntryCodec
 from magnetar_core.runtime.clock import LoopClock
@@ -210,7 +210,7 @@ async def test_a_client_with_tls_never_goes_on_in_clear(authority: Authority, ca
             await asyncio.wait_for(handle.add(b"x"), 30)
         assert "no TLS connection to bookie bookie-0: it does not offer TLS" in caplog.text
         connection = client._open_pool().get("bookie-0", 0)
-        with pytest.raises(BookieUnavailable, match="does not offer TLS; switch it on there, or off here"):
+        with pytest.raises(NoTls, match="does not offer TLS; switch it on there, or off here"):
             await connection.read(handle.ledger_id, 0)
 
 

@@ -1,6 +1,7 @@
 """The state machines of recovery and reading, and the choice of bookies, driven by hand."""
 
 import random
+from itertools import product
 
 import pytest
 
@@ -175,7 +176,7 @@ def test_held_on_an_ack_quorum() -> None:
     held, missing, silent = entry(7, -1), NoSuchEntry("no"), BookieUnavailable("away")
 
     def verdicts(quorum: Quorum, *answers: Answer) -> list[object]:
-        count = HeldCount(quorum)
+        count = HeldCount(quorum, is_certain=False)
         return [count.on_answer(answer) for answer in answers]
 
     assert verdicts(Quorum(3, 3, 2), held, missing, held) == [None, None, True]
@@ -186,6 +187,20 @@ def test_held_on_an_ack_quorum() -> None:
     assert verdicts(Quorum(2, 2, 2), silent, missing) == [None, False]
     assert verdicts(Quorum(2, 2, 2), silent, silent) == [None, silent]
     assert verdicts(Quorum(3, 3, 2), missing, silent, silent) == [None, None, silent], "silence is no denial"
+
+
+def test_an_entry_is_certain_when_so_many_bookies_hold_it_that_no_recovery_can_miss_it() -> None:
+    """Slow twin: each recovery, whichever bookies answer it. Those that are silent now may deny the entry then."""
+    silent = BookieUnavailable("away")
+    answers: dict[str, Answer] = {"held": entry(7, -1), "missing": NoSuchEntry("no"), "silent": silent}
+    for quorum in (Quorum(2, 2, 2), Quorum(3, 3, 2), Quorum(3, 3, 3), Quorum(5, 5, 3)):
+        for kinds in product(answers, repeat=quorum.write):
+            count = HeldCount(quorum, is_certain=True)
+            verdicts = [count.on_answer(answers[kind]) for kind in kinds]
+            verdict = next((each for each in verdicts if each is not None), None)
+            is_found_always = quorum.write - kinds.count("held") < quorum.absence
+            is_absent = kinds.count("missing") >= quorum.absence
+            assert verdict is (True if is_found_always else False if is_absent else silent), (quorum, kinds)
 
 
 def test_ensembles_avoid_quarantine_as_long_as_they_can() -> None:

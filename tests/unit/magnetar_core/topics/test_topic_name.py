@@ -2,8 +2,7 @@
 
 import pytest
 
-from managed_ledger.records.paths import decode, encode
-from managed_ledger.topic_name import TopicName, TopicNameError
+from magnetar_core.topics.topic_name import TopicName, TopicNameError, decode, encode
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from managed_ledger.ledger import ManagedLedger
 from managed_ledger.messages import encode_entry
 from managed_ledger.messages_pb2 import MessageMetadata
 from managed_ledger.position import EARLIEST
-from managed_ledger.transactions import SNAPSHOT_TOPICS, TransactionNotes
+from managed_ledger.transactions.snapshots import SNAPSHOT_TOPICS, TransactionNotes
 from tests.support.fake_bookies import FakeCluster, fake_cluster
 from tests.support.waiting import eventually
 
@@ -44,9 +44,9 @@ def snapshot(topic: str, value: bytes = b"its state") -> bytes:
 
 
 async def write(ledger: ManagedLedger, entry: bytes) -> None:
-    before = ledger.last_confirmed
+    before = ledger.ledgers.last_confirmed
     ledger.append([entry], [entry])
-    await eventually(lambda: not ledger.pending_count and ledger.last_confirmed > before)
+    await eventually(lambda: not ledger.pending_count and ledger.ledgers.last_confirmed > before)
 
 
 @pytest.mark.parametrize("snapshots", SNAPSHOT_TOPICS)
@@ -66,12 +66,12 @@ async def test_it_is_refused_until_its_snapshot_is_deleted(cluster: FakeCluster,
 async def test_what_compaction_has_kept_counts_and_what_came_since_counts_more(cluster: FakeCluster) -> None:
     ledger = await (await factory_of(cluster)).open(SNAPSHOTS)
     await write(ledger, snapshot("persistent://public/default/old"))
-    writer = await ledger.compacted.create("t", -1, ledger.last_confirmed)
+    writer = await ledger.compacted.create("t", -1, ledger.ledgers.last_confirmed)
     for name in ("t", "gone"):
-        await writer.add([(ledger.last_confirmed, snapshot(f"persistent://public/default/{name}"))])
+        await writer.add([(ledger.ledgers.last_confirmed, snapshot(f"persistent://public/default/{name}"))])
     await writer.close()
     cursor = await ledger.open_cursor(COMPACTION_CURSOR, EARLIEST)
-    cursor.mark_delete(ledger.last_confirmed, {COMPACTED_LEDGER: writer.ledger_id})
+    cursor.mark_delete(ledger.ledgers.last_confirmed, {COMPACTED_LEDGER: writer.ledger_id})
     await write(ledger, snapshot("persistent://public/default/gone", b""))
     await ledger.close()
     notes = await notes_of(cluster)

@@ -12,25 +12,22 @@ A null value is written when the topic is deleted. These topics are read straigh
 """
 
 import asyncio
-from collections.abc import Callable
 from typing import Final
 from weakref import WeakValueDictionary
 
 from magnetar_core.bookkeeper.client.client import BookKeeper
 from magnetar_core.bookkeeper.client.errors import BookKeeperError, DigestMismatch, NoSuchLedger
 from magnetar_core.bookkeeper.metadata.stores.store import MetadataError, MetadataStore
-from magnetar_core.runtime.types import MIB, Buffer, Corruption
+from magnetar_core.runtime.types import Buffer, Corruption
+from magnetar_core.topics.topic_name import TopicName, TopicNameError
 from managed_ledger.compacted.entry import COMPACTED_LEDGER, COMPACTION_CURSOR, decode
 from managed_ledger.cursors.stored_cursor import stored_cursor
 from managed_ledger.errors import StorageUnavailable, TransactionalTopic
 from managed_ledger.ledgers.topic_record import stored_record
 from managed_ledger.messages import messages_of
-from managed_ledger.topic_name import TopicName, TopicNameError
+from managed_ledger.transactions.entries import each_entry
 
 SNAPSHOT_TOPICS: Final = ("__transaction_buffer_snapshot", "__transaction_buffer_snapshot_indexes")
-
-# Of a topic that is compacted, so its entries are a few for each topic with transactions.
-_READ_BYTES_MAX: Final = MIB
 
 # How often a snapshot topic is looked at again of which a ledger went away meanwhile: the next compaction has ended.
 _LOOKS: Final = 3
@@ -111,26 +108,11 @@ class TransactionNotes:
         cursor = await stored_cursor(self._store, self._bookkeeper, snapshots, COMPACTION_CURSOR)
         compacted = None if cursor is None else cursor.properties.get(COMPACTED_LEDGER)
         if compacted is not None:
-            await self._each(compacted, b"", lambda payload: _note(named, decode(payload)[1]))
+            await each_entry(self._bookkeeper, compacted, b"", lambda payload: _note(named, decode(payload)[1]))
         record = await stored_record(self._store, snapshots)
         for info in () if record is None else record.ledgerInfo:
-            await self._each(info.ledgerId, self._password, lambda payload: _note(named, payload))
+            await each_entry(self._bookkeeper, info.ledgerId, self._password, lambda payload: _note(named, payload))
         return frozenset(named)
-
-    async def _each(self, ledger_id: int, password: bytes, note: Callable[[Buffer], None]) -> None:
-        """Give each entry of a ledger, which may be open, to *note*; only one answer of bookies is kept at a time.
-
-        Raises BookKeeperError, DigestMismatch, MetadataError, and what *note* raises.
-        """
-        handle = await self._bookkeeper.open_ledger(ledger_id, password=password, recovery=False)
-        try:
-            last, entry_id = await handle.last_recoverable_entry(), 0
-            while entry_id <= last:
-                for entry in await handle.read_batch_unconfirmed(entry_id, last + 1 - entry_id, _READ_BYTES_MAX):
-                    note(entry.payload)
-                    entry_id = entry.entry_id + 1
-        finally:
-            await handle.close()
 
 
 def _note(named: set[str], entry: Buffer) -> None:
