@@ -110,8 +110,8 @@ class MagnetarSource(DataSource):
         columns = ValueColumns(options, frozen)
         if options.push_down_filters and not hasattr(DataSourceReader, "pushFilters"):
             raise ConfigurationError("pushDownFilters needs PySpark 4.1 or later; leave the option out")
-        made = PushDownFiltersReader if options.push_down_filters else MagnetarReader
-        return made(options, frozen, schema, [columns.values(str(topic.topic), topic.schemas) for topic in frozen])
+        kind = PushDownFiltersReader if options.push_down_filters else MagnetarReader
+        return kind(options, frozen, schema, [columns.values(str(topic.topic), topic.schemas) for topic in frozen])
 
     def streamReader(self, schema: t.StructType) -> DataSourceStreamReader:
         try:
@@ -209,22 +209,22 @@ def _check_projection(schema: t.StructType, known: Mapping[str, t.StructField], 
         raise ConfigurationError("; ".join(problems))
 
 
-def _fits(made: t.DataType, asked: t.DataType) -> bool:
+def _fits(own: t.DataType, asked: t.DataType) -> bool:
     """Whether a column of type *made* may be declared as *asked*: the same type, or one that allows more nulls."""
-    if isinstance(made, t.StructType) and isinstance(asked, t.StructType):
-        return made.names == asked.names and all(
+    if isinstance(own, t.StructType) and isinstance(asked, t.StructType):
+        return own.names == asked.names and all(
             _fits(field.dataType, other.dataType) and (other.nullable or not field.nullable)
-            for field, other in zip(made.fields, asked.fields, strict=True)
+            for field, other in zip(own.fields, asked.fields, strict=True)
         )
-    if isinstance(made, t.ArrayType) and isinstance(asked, t.ArrayType):
-        return _fits(made.elementType, asked.elementType) and (asked.containsNull or not made.containsNull)
-    if isinstance(made, t.MapType) and isinstance(asked, t.MapType):
+    if isinstance(own, t.ArrayType) and isinstance(asked, t.ArrayType):
+        return _fits(own.elementType, asked.elementType) and (asked.containsNull or not own.containsNull)
+    if isinstance(own, t.MapType) and isinstance(asked, t.MapType):
         return (
-            _fits(made.keyType, asked.keyType)
-            and _fits(made.valueType, asked.valueType)
-            and (asked.valueContainsNull or not made.valueContainsNull)
+            _fits(own.keyType, asked.keyType)
+            and _fits(own.valueType, asked.valueType)
+            and (asked.valueContainsNull or not own.valueContainsNull)
         )
-    return made == asked
+    return own == asked
 
 
 class MagnetarReader(DataSourceReader):
@@ -257,7 +257,12 @@ class MagnetarReader(DataSourceReader):
         self._is_planned = True
         topics = {part.topic: number for number, ranges in enumerate(self._ranges) for part in ranges}
         splits = plan(
-            chosen(self._options, [one for ranges in self._ranges for one in ranges], self._closed_ms, self._pushed),
+            chosen(
+                self._options,
+                [topic_range for ranges in self._ranges for topic_range in ranges],
+                self._closed_ms,
+                self._pushed,
+            ),
             target_bytes=self._options.target_bytes,
             min_partitions=self._options.min_partitions,
             max_partitions=self._options.max_partitions,

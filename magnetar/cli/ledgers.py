@@ -418,15 +418,15 @@ def restore_ledger(
         )  # fmt: skip
         return restored, topic is not None and await stray_ledgers.put_into(topic, ledger_id)
 
-    made, is_put = cluster.ask(ask, changes=True)
+    outcome, is_put = cluster.ask(ask, changes=True)
     if as_json:
-        print_json({**_facts(ledger_id, made.metadata, made.metadata.ctime_ms or 0), "restored": made.is_new,
+        print_json({**_facts(ledger_id, outcome.metadata, outcome.metadata.ctime_ms or 0), "restored": outcome.is_new,
                     "put_into": topic_text if is_put else None})  # fmt: skip
         return
-    metadata = made.metadata
+    metadata = outcome.metadata
     click.echo(
         f"ledger {ledger_id}: {metadata.last_entry_id + 1} entries, {show.size(metadata.length)}, on "
-        f"{' '.join(sorted(metadata.bookies()))}" + ("" if made.is_new else " (it had this record already)")
+        f"{' '.join(sorted(metadata.bookies()))}" + ("" if outcome.is_new else " (it had this record already)")
     )
     if topic is not None:
         click.echo(f"it {'stands in' if is_put else 'stood already in'} {topic}")

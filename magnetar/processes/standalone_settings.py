@@ -198,6 +198,9 @@ def _bookie(data: Path, number: int, given: Mapping[str, str], *, is_secure: boo
         # Their HTTP asks nobody who they are, as theirs never does; `--secure` lets nobody in who is not known.
         "httpServerEnabled": str(not is_secure).lower(),
         "httpServerPort": "0" if given.get("bookiePort") == "0" else str(FIRST_BOOKIE_HTTP_PORT),
+        # As in Apache's standalone.conf: the disk of a developer's machine is full of other things.
+        "diskUsageThreshold": "0.99",
+        "diskUsageWarnThreshold": "0.99",
     }
     first = load(BookieConfig, {**usual, **chosen, **decided}, ignored=IGNORED_SETTINGS)
     next_to_it = {

@@ -420,11 +420,11 @@ def _joined(known: list[dict[str, Any]], more: list[dict[str, Any]], name: str) 
     return sums
 
 
-def _sum_of(one: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
-    total = dict(one)
+def _sum_of(first: dict[str, Any], second: dict[str, Any]) -> dict[str, Any]:
+    total = dict(first)
     for member in _SUMMED_OF_CLIENT:
-        if member in other:
-            total[member] += other[member]
+        if member in second:
+            total[member] += second[member]
     if "averageMsgSize" in total:
         total["averageMsgSize"] = total["msgThroughputIn"] / total["msgRateIn"] if total["msgRateIn"] else 0.0
     return total

@@ -103,7 +103,7 @@ def encode_broker(bundles: Iterable[str], averages: Mapping[str, BundleAverages]
     """The sums over the *bundles* of a broker."""
     known = [averages.get(bundle, BundleAverages()) for bundle in bundles]
     record: dict[str, Any] = {}
-    for term, every in (("short", [one.short for one in known]), ("long", [load.long for load in known])):
+    for term, every in (("short", [load.short for load in known]), ("long", [load.long for load in known])):
         for number, name in enumerate(_RATES, start=1):
             record[f"{term}Term{name[0].upper()}{name[1:]}"] = float(sum(average[number] for average in every))
     return record

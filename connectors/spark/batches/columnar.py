@@ -54,7 +54,7 @@ FIELDS_MAX: Final = 10_000
 def normalised(payload: Buffer, count: int) -> bytes:
     """The same messages in the layout that `borders` and `Messages` know. Raises Corruption."""
     data = bytes(payload)
-    made = bytearray()  # pieces in a list would take ten times the bytes of small messages
+    content = bytearray()  # pieces in a list would take ten times the bytes of small messages
     at = 0
     for number in range(count):
         try:
@@ -73,8 +73,8 @@ def normalised(payload: Buffer, count: int) -> bytes:
         if single.payload_size < 0 or at > len(data):
             raise Corruption(f"message {number} of its batch of {count} leaves the payload of {len(data)} bytes")
         for piece in framed(single, data[start:at]):
-            made += piece
-    return bytes(made)
+            content += piece
+    return bytes(content)
 
 
 def framed(single: SingleMessageMetadata, payload: Buffer) -> tuple[bytes, bytes, Buffer]:
@@ -329,11 +329,11 @@ class _Fields:
             offsets = np.zeros(self._count + 1, np.int32)
             nothing = pa.array([], pa.string())
             return pa.MapArray.from_arrays(pa.array(offsets), nothing, nothing, type=kind)
-        rows = np.concatenate([found.rows for found in self._properties])
+        rows = np.concatenate([piece.rows for piece in self._properties])
         order = np.argsort(rows, kind="stable")  # by message; inside a message the order stays
         rows = rows[order]
-        starts = np.concatenate([found.start for found in self._properties])[order]
-        lengths = np.concatenate([found.length for found in self._properties])[order]
+        starts = np.concatenate([piece.start for piece in self._properties])[order]
+        lengths = np.concatenate([piece.length for piece in self._properties])[order]
         keys, items = (piece.cast(pa.string()) for piece in self._pairs(starts, starts + lengths))
         if _has_twins(rows, keys):
             pairs: list[dict[str, str]] = [{} for _ in range(self._count)]

@@ -185,7 +185,8 @@ def client_problems(options: Mapping[str, str]) -> Iterator[str]:
     known = {name.lower() for name in CLIENT_NAMES}
     for name, key in given.items():
         if name not in known:
-            yield f"option {key} is not supported; there are {', '.join(CLIENT + one for one in CLIENT_NAMES)}"
+            supported = ", ".join(CLIENT + client_name for client_name in CLIENT_NAMES)
+            yield f"option {key} is not supported; there are {supported}"
     if "authparams" in given and "authpluginclassname" not in given:
         yield f"{CLIENT}authParams belongs to {CLIENT}authPluginClassName, which is not given"
 

@@ -142,7 +142,7 @@ def _contradictions(given: Mapping[str, str], values: Mapping[str, Any], produce
 
 def _producer_arguments(options: Mapping[str, str], problems: list[str]) -> dict[str, Any]:
     """The arguments of the official client that the user has given."""
-    producers = {f"{PREFIX}{name}".lower(): one for name, one in _PRODUCER.items()}
+    producers = {f"{PREFIX}{name}".lower(): producer_option for name, producer_option in _PRODUCER.items()}
     arguments: dict[str, Any] = {}
     for key, value in options.items():
         if key.lower() in producers:

@@ -74,7 +74,7 @@ def list_topics(metadata_url: str, namespace: str | None, options: Mapping[str, 
             patterns = [wanted] if wanted is not None else [
                 replace(pattern, tenant=tenant, namespace=local) for tenant, local in await _namespaces(store)
             ]  # fmt: skip
-            matching = [topic for one in patterns for topic in await topics_like(store, one)]
+            matching = [topic for each_pattern in patterns for topic in await topics_like(store, each_pattern)]
             rows = await asyncio.gather(*map(listing.rows, matching))
             return sorted((row for some in rows for row in some), key=lambda row: (row.topic, row.partition or 0))
 

@@ -204,7 +204,10 @@ class Freezer:
             raise TopicMissing(f"topic {topic} does not exist in {self._options.metadata_url}; {near}")
         if self._options.backlog_of and not any(ranges):
             raise await missing(self._store, parts[0], self._options.backlog_of)
-        return tuple(one or TopicRange(str(part), part.partition, ()) for one, part in zip(ranges, parts, strict=True))
+        return tuple(
+            topic_range or TopicRange(str(part), part.partition, ())
+            for topic_range, part in zip(ranges, parts, strict=True)
+        )
 
     async def parts(self, topic: TopicName) -> tuple[int | None, list[TopicName]]:
         """(how many partitions there are, their names); (None, the topic itself) without partitions."""

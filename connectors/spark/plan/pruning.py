@@ -31,7 +31,9 @@ def chosen(
         kept = asyncio.run(_in_times(options, ranges, kept, closed_ms, times))
     gap = GAP
     while True:
-        parts = [piece for one, runs in zip(ranges, kept, strict=True) for piece in pieces(one, runs, gap)]
+        parts = [
+            piece for topic_range, runs in zip(ranges, kept, strict=True) for piece in pieces(topic_range, runs, gap)
+        ]
         if len(parts) <= max(options.max_partitions, len(ranges)):
             break
         gap *= 2

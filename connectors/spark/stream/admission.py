@@ -244,7 +244,7 @@ async def lag(left: Sequence[Backlog], heads: Heads, now_ms: int) -> Lag:
 
     lags = await asyncio.gather(*(of_one(backlog) for backlog in left if backlog.runs))
     return Lag(
-        sum(one.messages for one in lags),
-        sum(one.bytes for one in lags),
-        max((one.seconds for one in lags), default=0.0),
+        sum(lag.messages for lag in lags),
+        sum(lag.bytes for lag in lags),
+        max((lag.seconds for lag in lags), default=0.0),
     )

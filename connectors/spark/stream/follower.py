@@ -360,7 +360,7 @@ class _PartView:
                 raise
         if self._open:
             await asyncio.gather(*(ledger.look() for ledger in self._open.values()))
-            for ledger in [one for one in self._open.values() if one.is_closed]:
+            for ledger in [ledger for ledger in self._open.values() if ledger.is_closed]:
                 del self._open[ledger.ledger_id]
                 self._is_stale = True  # the topic has another one, or will have: the watch may be slower
                 if ledger.is_gone:
@@ -453,7 +453,7 @@ class _PartView:
     def knows(self, end: Position) -> bool:
         """Whether all that stands before *end*, where a batch ends, is known."""
         ledger_id, entry_id = end
-        if any(one < ledger_id for one in self._open):
+        if any(other < ledger_id for other in self._open):
             return False  # for that batch the ledger was closed, or the batch ended before it
         if ledger_id in self._ledger_ids or (entry_id == 0 and ledger_id - 1 in self._ledger_ids):
             return True
@@ -483,7 +483,7 @@ class _PartView:
         subscription keeps."""
         if self._gone_end is not None and start < self._gone_end:
             return f"{self.name}: what was stored from {_text(start)} on was removed before it was read"
-        missing = [one for one in sorted(self._missing) if one >= start[0]]
+        missing = [ledger for ledger in sorted(self._missing) if ledger >= start[0]]
         if missing:
             return f"{self.name}: ledger {missing[0]} is gone, although the topic lists it"
         ledger_id, entry_id = start
@@ -562,7 +562,7 @@ class _OpenLedger:
         settled = [entry_id for at, entry_id in self._held if now - at >= SETTLED_S]
         last = max(confirmed, *settled, -1 if self.run is None else self.run.last)
         assert self.run is None or last >= self.run.last, "what may be read of a ledger never becomes less"
-        self._held = [one for one in self._held if one[1] > last]
+        self._held = [seen for seen in self._held if seen[1] > last]
         if self.run is None or last > self.run.last:
             self.run = await self._run(last)
 

@@ -139,7 +139,7 @@ def scale_of_messages(backlog: Backlog, first: Head | None, last: Head | None) -
 def shares(limit: int, waiting: Sequence[int]) -> list[int]:
     """Of a limit, in proportion to what waits in each partition."""
     whole = max(sum(waiting), 1)
-    return [limit * one // whole for one in waiting]
+    return [limit * size // whole for size in waiting]
 
 
 class Search:

@@ -82,8 +82,8 @@ class Decryption:
 
     def _data_key(self, metadata: MessageMetadata) -> bytes:
         reasons = []
-        for one in metadata.encryption_keys:
-            name, encrypted = str(one.key), one.value
+        for key in metadata.encryption_keys:
+            name, encrypted = str(key.key), key.value
             known = self._data_keys.get((name, encrypted))
             if known is not None:
                 return known
@@ -100,7 +100,7 @@ class Decryption:
             self._data_keys[name, encrypted] = data_key
             return data_key
         has = ", ".join(sorted(self._keys.names()))
-        needs = ", ".join(sorted(str(one.key) for one in metadata.encryption_keys))
+        needs = ", ".join(sorted(str(key.key) for key in metadata.encryption_keys))
         raise Corruption(
             f"it is encrypted, with the keys {needs}, and encryption.keys has {has}"
             + "".join(f"; {reason}" for reason in reasons)

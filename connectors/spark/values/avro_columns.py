@@ -210,7 +210,7 @@ class AvroColumns:
             return self._kind(name)
         if logical == "decimal":
             raise UnusualLayout
-        made: _Kind
+        column: _Kind
         match name:
             case "int" | "long":
                 return _Number(logical in _MILLIS)
@@ -219,15 +219,15 @@ class AvroColumns:
             case "bytes" | "string":
                 return _Bytes()
             case "fixed":
-                made = _Bytes(schema["size"])
+                column = _Bytes(schema["size"])
             case "enum":
-                made = _Enum(schema["symbols"])
+                column = _Enum(schema["symbols"])
             case "record":
-                made = self._record_of(schema)
+                column = self._record_of(schema)
             case _:
                 known = self._named.get(name)
                 if known is None or not isinstance(schema, str):
                     raise UnusualLayout  # arrays and maps among them
                 return known
-        self._named[schema["name"]] = made
-        return made
+        self._named[schema["name"]] = column
+        return column

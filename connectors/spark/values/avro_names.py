@@ -24,20 +24,22 @@ class _Names:
             return self._resolve(schema, namespace)
         if not isinstance(schema, dict):
             return schema
-        made = dict(schema)
+        qualified = dict(schema)
         if schema.get("type") in _NAMED and "name" in schema:
-            made["name"] = _whole(schema["name"], schema.get("namespace", namespace))
-            namespace, _, short = made["name"].rpartition(".")
-            self._whole.add(made["name"])
-            self._last[short] = made["name"]
+            qualified["name"] = _whole(schema["name"], schema.get("namespace", namespace))
+            namespace, _, short = qualified["name"].rpartition(".")
+            self._whole.add(qualified["name"])
+            self._last[short] = qualified["name"]
         elif "type" in schema:
-            made["type"] = self.qualify(schema["type"], namespace)
+            qualified["type"] = self.qualify(schema["type"], namespace)
         for key in ("items", "values"):
             if key in schema:
-                made[key] = self.qualify(schema[key], namespace)
+                qualified[key] = self.qualify(schema[key], namespace)
         if "fields" in schema:
-            made["fields"] = [{**field, "type": self.qualify(field["type"], namespace)} for field in schema["fields"]]
-        return made
+            qualified["fields"] = [
+                {**field, "type": self.qualify(field["type"], namespace)} for field in schema["fields"]
+            ]
+        return qualified
 
     def _resolve(self, name: str, namespace: str) -> str:
         whole = _whole(name, namespace)

@@ -148,7 +148,7 @@ class _OneByOne:
             self._entry(range(begin, begin + count), version, value)
             begin += count
         self._make()
-        pieces = {field.name: [made[field.name] for made in self._made] for field in self._wanted}
+        pieces = {field.name: [columns[field.name] for columns in self._made] for field in self._wanted}
         columns = {name: arrays[0] if len(arrays) == 1 else pa.concat_arrays(arrays) for name, arrays in pieces.items()}
         return Decoded(columns, self._corrupt)
 

@@ -176,19 +176,19 @@ class AvroLimits:
         kind = schema["type"]
         match kind:
             case "record" | "error":
-                made = self._record(schema)
+                shape = self._record(schema)
             case "array":
                 return self._array(self._shape(schema["items"]), key_bytes=0)
             case "map":
                 return self._array(self._shape(schema["values"]), key_bytes=1)
             case "enum":
-                made = _Shape(_number_step, 1)
+                shape = _Shape(_number_step, 1)
             case "fixed":
-                made = _fixed(int(schema["size"]))
+                shape = _fixed(int(schema["size"]))
             case _:
                 return self._shape(kind)
-        self._named[schema["name"]] = made
-        return made
+        self._named[schema["name"]] = shape
+        return shape
 
     def _known(self, name: str) -> _Shape:
         shape = self._named[name]
@@ -206,7 +206,9 @@ class AvroLimits:
     def _record(self, schema: dict[str, Any]) -> _Shape:
         self._named[schema["name"]] = None
         fields = [self._shape(field["type"]) for field in schema["fields"]]
-        self._default_bytes += sum(len(json.dumps(one["default"])) for one in schema["fields"] if one.get("default"))
+        self._default_bytes += sum(
+            len(json.dumps(field["default"])) for field in schema["fields"] if field.get("default")
+        )
         steps = [field.step for field in fields]
 
         def step(walk: _Walk, depth: int) -> None:
@@ -335,29 +337,29 @@ class ProtobufLimits:
             raise Corruption(f"its {len(data)} bytes end inside of a field") from None
 
     def _message(self, message: Descriptor, depth: int) -> _Message:
-        made = self._made.get(message.full_name)
-        if made is not None:
-            return made
+        shape = self._made.get(message.full_name)
+        if shape is not None:
+            return shape
         if depth > NESTING_MAX:
             raise ValueError(f"its messages nest more than {NESTING_MAX} levels")
         if message.full_name in self._under_way:
             raise ValueError(f"message {message.full_name} contains itself, which no column does")
         self._under_way.add(message.full_name)
-        made = _Message()
+        shape = _Message()
         for field in message.fields:
             if field.message_type is not None:
-                inner = made.inner[field.number] = self._message(field.message_type, depth + 1)
-                made.fields += inner.fields
-                made.levels = max(made.levels, inner.levels + field.is_repeated)
+                inner = shape.inner[field.number] = self._message(field.message_type, depth + 1)
+                shape.fields += inner.fields
+                shape.levels = max(shape.levels, inner.levels + field.is_repeated)
             elif field.is_repeated:
-                made.repeated[field.number] = field.type not in _TEXTS
-                made.levels = max(made.levels, 1)
+                shape.repeated[field.number] = field.type not in _TEXTS
+                shape.levels = max(shape.levels, 1)
         self._under_way.remove(message.full_name)
-        self._made[message.full_name] = made
-        made.levels += 1
-        made.fields += len(message.fields)
-        made.cells = _ITEM_CELLS + len(message.fields) + made.fields // _NULLS_PER_CELL
-        return made
+        self._made[message.full_name] = shape
+        shape.levels += 1
+        shape.fields += len(message.fields)
+        shape.cells = _ITEM_CELLS + len(message.fields) + shape.fields // _NULLS_PER_CELL
+        return shape
 
 
 def _walk_message(walk: _Walk, message: _Message | None, end: int, depth: int) -> None:

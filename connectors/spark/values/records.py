@@ -209,7 +209,7 @@ class _Types:
     def _complex(self, schema: dict[str, Any], place: str) -> tuple[t.DataType, bool]:
         kind = schema["type"]
         logical = schema.get("logicalType")
-        made: t.DataType
+        column_type: t.DataType
         if logical == "decimal" and kind in ("bytes", "fixed"):
             if schema["precision"] > _PRECISION_MAX:
                 raise ConfigurationError(
@@ -218,16 +218,16 @@ class _Types:
                 )
             if not 0 <= schema.get("scale", 0) <= schema["precision"]:
                 raise ValueError(f"field {place} is a decimal of scale {schema['scale']}")
-            made = t.DecimalType(schema["precision"], schema.get("scale", 0))
+            column_type = t.DecimalType(schema["precision"], schema.get("scale", 0))
         elif isinstance(kind, str) and isinstance(logical, str) and (kind, logical) in _LOGICAL:
             return _LOGICAL[kind, logical], False
         elif kind == "record":
             self._named[schema["name"]] = None
-            made = t.StructType(self.record(schema))
+            column_type = t.StructType(self.record(schema))
         elif kind == "enum":
-            made = t.StringType()
+            column_type = t.StringType()
         elif kind == "fixed":
-            made = t.BinaryType()
+            column_type = t.BinaryType()
         elif kind == "array":
             return t.ArrayType(*self._type(schema["items"], place + "[]")), False
         elif kind == "map":
@@ -235,8 +235,8 @@ class _Types:
         else:
             return self._type(kind, place)
         if "name" in schema:
-            self._named[schema["name"]] = made
-        return made, False
+            self._named[schema["name"]] = column_type
+        return column_type, False
 
 
 # -------------------------------------------------------------------------------------------- Avro
@@ -456,22 +456,22 @@ def _converter(
             return _unless_null(conversions.get((schema, None)))
         return named.get(schema)
     kind = schema["type"]
-    made: Convert | None
+    convert: Convert | None
     if kind == "record":
-        made = _of_record(schema, conversions, named)
+        convert = _of_record(schema, conversions, named)
     elif kind == "array":
-        made = _of_items(_converter(schema["items"], conversions, named))
+        convert = _of_items(_converter(schema["items"], conversions, named))
     elif kind == "map":
-        made = _of_values(_converter(schema["values"], conversions, named))
+        convert = _of_values(_converter(schema["values"], conversions, named))
     elif isinstance(kind, str):
-        made = _unless_null(conversions.get((kind, schema.get("logicalType"))))
+        convert = _unless_null(conversions.get((kind, schema.get("logicalType"))))
     else:
-        made = _converter(kind, conversions, named)
+        convert = _converter(kind, conversions, named)
     if kind in ("record", "array", "map"):
-        made = _guarded(conversions.get((kind, None)), made)
+        convert = _guarded(conversions.get((kind, None)), convert)
     if "name" in schema:
-        named[schema["name"]] = made
-    return made
+        named[schema["name"]] = convert
+    return convert
 
 
 def _of_record(
@@ -613,5 +613,5 @@ class PlainValues:
         self, version: int | None, messages: Messages, rows: Numbers, wanted: Sequence[pa.Field]
     ) -> dict[str, pa.Array] | None:
         starts, ends = messages.places()
-        made = taken(messages.data, starts[rows], ends[rows] - starts[rows])
-        return {field.name: made.cast(field.type) for field in wanted}
+        values = taken(messages.data, starts[rows], ends[rows] - starts[rows])
+        return {field.name: values.cast(field.type) for field in wanted}

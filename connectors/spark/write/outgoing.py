@@ -122,7 +122,7 @@ class Columns:
                 value.encode() if isinstance(value, str) else value,
                 _text(key),
                 None if time_us is None else time_us // 1000,
-                None if props is None else {name: one for name, one in props if one is not None},
+                None if props is None else {name: text for name, text in props if text is not None},
             )
 
     def _records(self, batch: "pa.RecordBatch") -> list[bytes]:
@@ -142,12 +142,12 @@ class Columns:
             return [json.dumps(row, separators=(",", ":"), ensure_ascii=False).encode() for row in rows]
         assert self.definition is not None, "records have a schema"
         schema = fastavro.parse_schema(self.definition)
-        made = []
+        records = []
         for row in rows:
             out = io.BytesIO()
             fastavro.schemaless_writer(out, schema, row)
-            made.append(out.getvalue())
-        return made
+            records.append(out.getvalue())
+        return records
 
 
 def _text(key: str | bytes | None) -> str | None:

@@ -54,9 +54,9 @@ class Brokers:
 
         for left in reversed(range(BUSY_MAX)):
             try:
-                made = self._client.create_producer(topic, producer_name=name, **{**self._arguments, **(more or {})})
+                new = self._client.create_producer(topic, producer_name=name, **{**self._arguments, **(more or {})})
                 client_log().forget()  # it may have been refused before, as by a broker that was giving the topic away
-                return made
+                return new
             except Exception as error:
                 is_busy = name is not None and isinstance(error, pulsar.ProducerBusy)
                 if not is_busy or not left:
@@ -105,7 +105,7 @@ class Deliveries:
             "sequence_id": sequence_id,
         }
         try:
-            producer.send_async(message.value, done, **{name: one for name, one in facts.items() if one is not None})
+            producer.send_async(message.value, done, **{name: fact for name, fact in facts.items() if fact is not None})
         except Exception as error:
             raise NotWritten(f"a message for {producer.topic()} could not be sent: {explain(error)}") from error
 

@@ -239,13 +239,13 @@ class Faults:
 
     def cut_way(self) -> None:
         hosts = [machine.name for machine in self._cluster.machines] + [SERVER]
-        one, other = self._rng.sample(hosts, 2)
+        source, target = self._rng.sample(hosts, 2)
         both = self._rng.random() < 0.5
         for_s = self._away()
-        self._note(f"the way from {one} to {other} is cut{' in both directions' if both else ''} for {for_s} s")
-        self._cluster.network.cut(one, other)
+        self._note(f"the way from {source} to {target} is cut{' in both directions' if both else ''} for {for_s} s")
+        self._cluster.network.cut(source, target)
         if both:
-            self._cluster.network.cut(other, one)
+            self._cluster.network.cut(target, source)
 
         def mend() -> None:
             self._note("the ways are mended")

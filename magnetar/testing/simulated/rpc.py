@@ -400,8 +400,8 @@ class SimulatedServer:
         path: str,
         metadata: Any,
     ) -> None:
-        found = (handler.service(_Details(path, metadata)) for handler in self._handlers)
-        handler = next((each for each in found if each is not None), None)
+        services = (handler.service(_Details(path, metadata)) for handler in self._handlers)
+        handler = next((each for each in services if each is not None), None)
         if handler is None:
             text = json.dumps([grpc.StatusCode.UNIMPLEMENTED.name, "Method not found!"])
             link.put(number, _END, text.encode())

@@ -220,7 +220,11 @@ class Topology:
 
 def region_on(host: str, locations: Mapping[str, Location]) -> str | None:
     """The region of the bookies on *host*; None: there is none, they differ, or nobody told of it."""
-    regions = {one.region for one in locations.values() if one.host == host.lower() and one.rack != DEFAULT_RACK}
+    regions = {
+        location.region
+        for location in locations.values()
+        if location.host == host.lower() and location.rack != DEFAULT_RACK
+    }
     return next(iter(regions)) if len(regions) == 1 else None
 
 

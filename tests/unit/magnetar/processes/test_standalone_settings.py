@@ -43,6 +43,14 @@ def test_settings_of_broker_and_bookie_stand_in_one_file(tmp_path: Path) -> None
         assert one.journal_directories == (str(tmp_path / "data" / f"bookie-{number}" / "journal"),)
 
 
+@pytest.mark.parametrize(("line", "threshold"), [("", 0.99), ("diskUsageThreshold=0.995\n", 0.995)])
+def test_a_standalone_writes_to_a_disk_that_others_have_filled_as_apaches_does(
+    tmp_path: Path, line: str, threshold: float
+) -> None:
+    bookie = read(tmp_path, line, {}, bookies=1).bookies[0]
+    assert (bookie.disk_usage_full, bookie.disk_usage_warn) == (threshold, 0.99)
+
+
 def test_the_options_for_ports_win_over_the_file(tmp_path: Path) -> None:
     found = read(tmp_path, "bookiePort=4181\nwebServicePort=1\n", first_bookie_port=0, service_port=0, bookies=2)
     assert [one.port for one in found.bookies] == [0, 0]
