@@ -103,6 +103,8 @@ class CursorState:
         self.mark_delete_position = mark_delete_position
         self.read_position = ledgers.next_position(mark_delete_position)
         self.properties: dict[str, int] = {}
+        self.idle_since_ms = 0
+        """Since when no consumer is attached, ms since 1970; 0 while there are some."""
         self.version = 0  # grows with every change that is worth storing
 
     # ------------------------------------------------------------------------------------ state

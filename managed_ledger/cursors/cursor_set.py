@@ -120,6 +120,7 @@ class CursorSet:
             state = CursorState(self._ledgers, position)
             snapshot.properties.pop(CONSUMED_BEFORE, None)
             state.restore(snapshot.ranges, snapshot.batches, snapshot.properties.items())
+            state.idle_since_ms = snapshot.idle_since_ms
         except (Corruption, AssertionError, ValueError) as error:
             raise RecordUnreadable(f"{self._name}: the record {cursor_path(self._name, name)}: {error}") from error
         cursor = self._cursor(owner, name, state, store)

@@ -85,6 +85,8 @@ class CursorSnapshot(NamedTuple):
     ranges: list[AckRange]
     batches: list[tuple[Position, list[int]]]
     properties: dict[str, int]
+    idle_since_ms: int = 0
+    """Since when no consumer is attached, ms since 1970; 0 while there are some."""
 
 
 @dataclass(slots=True)
@@ -178,7 +180,7 @@ class CursorStore:
         position = max(first, Position(info.markDeleteLedgerId, info.markDeleteEntryId))
         log.warning("cursor %s of %s: its ledger %s holds no state; continuing from %s", self._cursor, self._topic,
                     info.cursorsLedgerId, position)  # fmt: skip
-        return snapshot_of(position, info)
+        return snapshot_of(position, info)._replace(idle_since_ms=0)  # somebody may have consumed since
 
     async def _last_state(self, ledger_id: int, known: Versioned | None) -> PositionInfo | None:
         try:
@@ -252,6 +254,7 @@ class CursorStore:
                 snapshot.properties.items(),
                 snapshot.batches,
                 as_words=self._config.cursor_words,
+                idle_since_ms=snapshot.idle_since_ms,
             ).SerializeToString()
             if len(state) <= STATE_BYTES or not snapshot.ranges:
                 return snapshot, state
@@ -466,6 +469,8 @@ class CursorStore:
         )
         if whole:
             put_state_into(info, snapshot.ranges, snapshot.properties.items(), snapshot.batches)
+            if snapshot.idle_since_ms:
+                info.idleSince = snapshot.idle_since_ms
         else:
             put_state_into(info, (), snapshot.properties.items(), ())
         for name, value in self.string_properties.items():
@@ -488,4 +493,5 @@ class CursorStore:
 def snapshot_of(position: Position, info: PositionInfo | ManagedCursorInfo) -> CursorSnapshot:
     """The state that a record holds, with the position that it is for."""
     properties = {item.name: item.value for item in info.properties}
-    return CursorSnapshot(position, list(ranges_in(info)), list(batches_in(info)), properties)
+    idle_since_ms = max(info.idleSince, 0)
+    return CursorSnapshot(position, list(ranges_in(info)), list(batches_in(info)), properties, idle_since_ms)

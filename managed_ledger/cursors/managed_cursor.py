@@ -108,6 +108,7 @@ class ManagedCursor:
         self._store = store
         self._interval_s = mark_delete_interval_s
         self._persisted_version = state.version  # -1: it is not known what is stored
+        self._may_be_stored_idle = state.idle_since_ms > 0
         self.persisted_mark_delete_position = state.mark_delete_position
         self._last_persist_s = float("-inf")  # monotonic; the first change is stored without a wait
         self._retry_s = 0.0  # pause after a failure; 0: the last write succeeded
@@ -134,6 +135,11 @@ class ManagedCursor:
     def properties(self) -> dict[str, int]:
         """Numbers stored with the position (de-duplication keeps its sequence ids here)."""
         return self._state.properties
+
+    @property
+    def idle_since_ms(self) -> int:
+        """Since when no consumer is attached, ms since 1970; 0 while there are some, or if it is not known."""
+        return self._state.idle_since_ms
 
     @property
     def string_properties(self) -> dict[str, str]:
@@ -417,6 +423,20 @@ class ManagedCursor:
             return self._ledger.ledgers.next_position(self._ledger.ledgers.last_confirmed)
         return position
 
+    def mark_idle(self, since_ms: int) -> None:
+        """No consumer is attached any more. It is stored with the next state, at the latest when this is closed.
+
+        (As Apache's ManagedCursorImpl, 5.0.1: a subscription expires although its topic changes its owner.)
+        """
+        self._state.idle_since_ms = since_ms
+
+    def mark_active(self) -> None:
+        """A consumer is attached; where the contrary may be stored, this is stored soon."""
+        self._state.idle_since_ms = 0
+        if self._may_be_stored_idle:
+            self._state.version += 1
+            self._changed()
+
     def ledgers_changed(self) -> None:
         """The oldest ledgers were trimmed."""
         self._state.ledgers_changed()
@@ -464,8 +484,10 @@ class ManagedCursor:
             return
         async with self._writing:
             self._check_open()
+            snapshot = self._snapshot()
+            self._may_be_stored_idle |= snapshot.idle_since_ms > 0
             try:
-                await self._store.set_texts(texts, self._snapshot())
+                await self._store.set_texts(texts, snapshot)
             except ManagedLedgerFenced as error:
                 self._ledger.fence(error)
                 raise
@@ -481,6 +503,7 @@ class ManagedCursor:
         assert self._writing.locked(), "one state of a cursor is stored at a time"
         self._last_persist_s = self._clock.monotonic()
         self._persisted_version = -1  # after a failure we do not know what is stored, so it is stored again
+        self._may_be_stored_idle |= snapshot.idle_since_ms > 0
         try:
             await self._store.persist(snapshot)
         except ManagedLedgerFenced as error:
@@ -491,6 +514,7 @@ class ManagedCursor:
             self._changed()
             raise
         self._retry_s = 0.0
+        self._may_be_stored_idle = snapshot.idle_since_ms > 0
         self.persisted_mark_delete_position = snapshot.mark_delete_position
 
     def _snapshot(self) -> CursorSnapshot:
@@ -502,7 +526,8 @@ class ManagedCursor:
         place: Mapping[str, int] = {}
         if self._keeps_trimmed:
             position, place = stored_place(position, self._ledger.ledgers.previous_position(EARLIEST))
-        return CursorSnapshot(position, ranges, batches, {**self._state.properties, **place})
+        properties = {**self._state.properties, **place}
+        return CursorSnapshot(position, ranges, batches, properties, self._state.idle_since_ms)
 
     async def close(self) -> None:
         """Store the state in the metadata node and give up the cursor ledger."""

@@ -78,15 +78,18 @@ def position_info(
     batches: Iterable[tuple[Position, list[int]]],
     *,
     as_words: bool = False,
+    idle_since_ms: int = 0,
 ) -> PositionInfo:
     """A cursor's whole state as an entry of its ledger.
 
     Acknowledged entries are written as ranges (field 3), which every version of Pulsar reads, or *as_words*: the bits
     of each ledger (field 6, `managedLedgerPersistIndividualAckAsLongArray`), which Pulsar 4 reads, where that is
-    shorter. Never both: Apache's brokers read one of the two.
+    shorter. Never both: Apache's brokers read one of the two. *idle_since_ms* 0: a consumer is attached.
     """
     assert mark_delete.entry_id >= -1, mark_delete
     info = PositionInfo(ledgerId=mark_delete.ledger_id, entryId=mark_delete.entry_id)
+    if idle_since_ms:
+        info.idleSince = idle_since_ms
     if as_words and _are_words_shorter(ranges):
         for ledger_id, of_ledger in itertools.groupby(ranges, key=_LEDGER):
             info.individualDeletedMessageRanges.add(key=ledger_id, values=_words(tuple(of_ledger)))

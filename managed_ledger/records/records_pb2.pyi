@@ -146,23 +146,25 @@ class LongListMap(_message.Message):
     def __init__(self, key: _Optional[int] = ..., values: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class PositionInfo(_message.Message):
-    __slots__ = ("ledgerId", "entryId", "individualDeletedMessages", "properties", "batchedEntryDeletionIndexInfo", "individualDeletedMessageRanges")
+    __slots__ = ("ledgerId", "entryId", "individualDeletedMessages", "properties", "batchedEntryDeletionIndexInfo", "individualDeletedMessageRanges", "idleSince")
     LEDGERID_FIELD_NUMBER: _ClassVar[int]
     ENTRYID_FIELD_NUMBER: _ClassVar[int]
     INDIVIDUALDELETEDMESSAGES_FIELD_NUMBER: _ClassVar[int]
     PROPERTIES_FIELD_NUMBER: _ClassVar[int]
     BATCHEDENTRYDELETIONINDEXINFO_FIELD_NUMBER: _ClassVar[int]
     INDIVIDUALDELETEDMESSAGERANGES_FIELD_NUMBER: _ClassVar[int]
+    IDLESINCE_FIELD_NUMBER: _ClassVar[int]
     ledgerId: int
     entryId: int
     individualDeletedMessages: _containers.RepeatedCompositeFieldContainer[MessageRange]
     properties: _containers.RepeatedCompositeFieldContainer[LongProperty]
     batchedEntryDeletionIndexInfo: _containers.RepeatedCompositeFieldContainer[BatchedEntryDeletionIndexInfo]
     individualDeletedMessageRanges: _containers.RepeatedCompositeFieldContainer[LongListMap]
-    def __init__(self, ledgerId: _Optional[int] = ..., entryId: _Optional[int] = ..., individualDeletedMessages: _Optional[_Iterable[_Union[MessageRange, _Mapping]]] = ..., properties: _Optional[_Iterable[_Union[LongProperty, _Mapping]]] = ..., batchedEntryDeletionIndexInfo: _Optional[_Iterable[_Union[BatchedEntryDeletionIndexInfo, _Mapping]]] = ..., individualDeletedMessageRanges: _Optional[_Iterable[_Union[LongListMap, _Mapping]]] = ...) -> None: ...
+    idleSince: int
+    def __init__(self, ledgerId: _Optional[int] = ..., entryId: _Optional[int] = ..., individualDeletedMessages: _Optional[_Iterable[_Union[MessageRange, _Mapping]]] = ..., properties: _Optional[_Iterable[_Union[LongProperty, _Mapping]]] = ..., batchedEntryDeletionIndexInfo: _Optional[_Iterable[_Union[BatchedEntryDeletionIndexInfo, _Mapping]]] = ..., individualDeletedMessageRanges: _Optional[_Iterable[_Union[LongListMap, _Mapping]]] = ..., idleSince: _Optional[int] = ...) -> None: ...
 
 class ManagedCursorInfo(_message.Message):
-    __slots__ = ("cursorsLedgerId", "markDeleteLedgerId", "markDeleteEntryId", "individualDeletedMessages", "properties", "lastActive", "batchedEntryDeletionIndexInfo", "cursorProperties")
+    __slots__ = ("cursorsLedgerId", "markDeleteLedgerId", "markDeleteEntryId", "individualDeletedMessages", "properties", "lastActive", "batchedEntryDeletionIndexInfo", "cursorProperties", "idleSince")
     CURSORSLEDGERID_FIELD_NUMBER: _ClassVar[int]
     MARKDELETELEDGERID_FIELD_NUMBER: _ClassVar[int]
     MARKDELETEENTRYID_FIELD_NUMBER: _ClassVar[int]
@@ -171,6 +173,7 @@ class ManagedCursorInfo(_message.Message):
     LASTACTIVE_FIELD_NUMBER: _ClassVar[int]
     BATCHEDENTRYDELETIONINDEXINFO_FIELD_NUMBER: _ClassVar[int]
     CURSORPROPERTIES_FIELD_NUMBER: _ClassVar[int]
+    IDLESINCE_FIELD_NUMBER: _ClassVar[int]
     cursorsLedgerId: int
     markDeleteLedgerId: int
     markDeleteEntryId: int
@@ -179,7 +182,8 @@ class ManagedCursorInfo(_message.Message):
     lastActive: int
     batchedEntryDeletionIndexInfo: _containers.RepeatedCompositeFieldContainer[BatchedEntryDeletionIndexInfo]
     cursorProperties: _containers.RepeatedCompositeFieldContainer[StringProperty]
-    def __init__(self, cursorsLedgerId: _Optional[int] = ..., markDeleteLedgerId: _Optional[int] = ..., markDeleteEntryId: _Optional[int] = ..., individualDeletedMessages: _Optional[_Iterable[_Union[MessageRange, _Mapping]]] = ..., properties: _Optional[_Iterable[_Union[LongProperty, _Mapping]]] = ..., lastActive: _Optional[int] = ..., batchedEntryDeletionIndexInfo: _Optional[_Iterable[_Union[BatchedEntryDeletionIndexInfo, _Mapping]]] = ..., cursorProperties: _Optional[_Iterable[_Union[StringProperty, _Mapping]]] = ...) -> None: ...
+    idleSince: int
+    def __init__(self, cursorsLedgerId: _Optional[int] = ..., markDeleteLedgerId: _Optional[int] = ..., markDeleteEntryId: _Optional[int] = ..., individualDeletedMessages: _Optional[_Iterable[_Union[MessageRange, _Mapping]]] = ..., properties: _Optional[_Iterable[_Union[LongProperty, _Mapping]]] = ..., lastActive: _Optional[int] = ..., batchedEntryDeletionIndexInfo: _Optional[_Iterable[_Union[BatchedEntryDeletionIndexInfo, _Mapping]]] = ..., cursorProperties: _Optional[_Iterable[_Union[StringProperty, _Mapping]]] = ..., idleSince: _Optional[int] = ...) -> None: ...
 
 class CompressedInfoMetadata(_message.Message):
     __slots__ = ("compressionType", "uncompressedSize")

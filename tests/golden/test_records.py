@@ -32,6 +32,14 @@ def test_records_of_topics_and_cursors(path: str) -> None:
             assert decode(encode_record(record, number), node["path"]) == record
 
 
+def test_since_when_nobody_consumes_as_a_broker_of_5_0_stored_it() -> None:
+    """The node of `transaction.subscription` of `__transaction_log_9`, 5.0.1."""
+    stored = b64("CP///////////wEQRBj///////////8BMLG8y4yiNEixvMuMojQ=")
+    info = decode_cursor_info(stored, "")
+    assert (info.markDeleteLedgerId, info.idleSince) == (68, 1_795_859_602_993)
+    assert encode_record(info) == stored
+
+
 @pytest.mark.parametrize("path", names("entries/*-public-*.json"))
 def test_cursor_ledgers(path: str) -> None:
     for cursor in load(path)["cursors"].values():

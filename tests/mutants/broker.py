@@ -1068,9 +1068,23 @@ MUTANTS = (
     Mutant(
         "what went to consumers that have left is forgotten",
         "broker/topic/reading/subscription.py",
-        "            self._has_left(consumer)\n            dispatcher.remove(consumer)\n            # The",
-        "            dispatcher.remove(consumer)\n            # The",
+        "            self._has_left(consumer)\n            dispatcher.remove(consumer)\n            if",
+        "            dispatcher.remove(consumer)\n            if",
         ("tests/unit/broker/admin/numbers/test_stats.py",),
+    ),
+    Mutant(
+        "a consumer that has come leaves its subscription idle where it is stored",
+        "managed_ledger/cursors/managed_cursor.py",
+        "        if self._may_be_stored_idle:\n            self._state.version += 1\n",
+        "        if self._may_be_stored_idle:\n",
+        ("tests/unit/managed_ledger/test_ledger.py",),
+    ),
+    Mutant(
+        "the time without consumers begins anew where a topic is opened",
+        "broker/topic/reading/subscription.py",
+        "self.last_active_ms = cursor.idle_since_ms or host.now_ms()",
+        "self.last_active_ms = host.now_ms()",
+        ("tests/unit/broker/test_policies_in_force.py",),
     ),
     Mutant(
         "properties of a subscription in use lose its ledger",

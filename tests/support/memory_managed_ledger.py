@@ -68,6 +68,16 @@ class MemoryCursor:
         return self.state.properties
 
     @property
+    def idle_since_ms(self) -> int:
+        return self.state.idle_since_ms
+
+    def mark_idle(self, since_ms: int) -> None:
+        self.state.idle_since_ms = since_ms
+
+    def mark_active(self) -> None:
+        self.state.idle_since_ms = 0
+
+    @property
     def ranges_bytes(self) -> int:
         return 0
 

@@ -98,6 +98,16 @@ class CompactedCursor:
     def properties(self) -> Mapping[str, int]:
         return self._inner.properties
 
+    @property
+    def idle_since_ms(self) -> int:
+        return self._inner.idle_since_ms
+
+    def mark_idle(self, since_ms: int) -> None:
+        self._inner.mark_idle(since_ms)
+
+    def mark_active(self) -> None:
+        self._inner.mark_active()
+
     # ------------------------------------------------------------------------------------ reads
 
     def has_more(self) -> bool:

@@ -46,8 +46,9 @@ class Subscription:
         self.name = name
         self.pump = Pump(name, cursor, ledger, host, limits, rates, self._disconnect_after_failure)
         self.acking = Acking(name, self.pump, ledger, host.now_ms)
-        self.last_active_ms = host.now_ms()
+        self.last_active_ms = cursor.idle_since_ms or host.now_ms()
         """When a consumer last came or left."""
+        cursor.mark_idle(self.last_active_ms)
         self.last_flow_ms = 0
         self.is_fenced = False
         self.type: int | None = None
@@ -107,6 +108,7 @@ class Subscription:
         dispatcher.add(consumer)
         consumer.subscription = self
         self.last_active_ms = self._host.now_ms()
+        self.cursor.mark_active()
         pump.run()
 
     def _make_dispatcher(self, kind: int, policy: KeySharedPolicy) -> Dispatcher:
@@ -134,6 +136,8 @@ class Subscription:
         elif dispatcher is not None and consumer in dispatcher.consumers:
             self._has_left(consumer)
             dispatcher.remove(consumer)
+            if not dispatcher.consumers:
+                self.cursor.mark_idle(self.last_active_ms)
             # The pump runs in the next turn of the loop: when a connection breaks, hundreds of its consumers leave in
             # this turn, and the entries of one must not be sent to another that leaves a moment later.
             self.pump.run_soon()

@@ -885,6 +885,28 @@ async def test_a_subscription_without_consumers_is_removed_after_its_time(stage:
     assert set(stage.topic.subscriptions) == {"used"}
 
 
+async def test_the_time_without_consumers_goes_on_where_the_topic_is_opened_again(stage: Stage) -> None:
+    """As 5.0's brokers; with those before it, a subscription of a topic that moves often never expires."""
+    await stage.filled(1)
+    await stage.consumer.subscribe(str(NAME), subscription="used")
+    stage.topic.subscriptions["s"].cursor.mark_idle(7_000)
+    came_ms = stage.topic.subscriptions["used"].last_active_ms
+    await stage.call("PUT", f"{TOPIC}/unload")
+    await stage.producer.expect(BaseCommand.CLOSE_PRODUCER)
+    await stage.consumer.expect(BaseCommand.CLOSE_CONSUMER)
+    await stage.producer.produce(str(NAME), producer_id=2)
+    subscriptions = stage.topic.subscriptions
+    assert subscriptions["s"].last_active_ms == 7_000
+    assert subscriptions["used"].last_active_ms >= came_ms
+    assert subscriptions["used"].cursor.idle_since_ms == subscriptions["used"].last_active_ms
+    await stage.consumer.subscribe(str(NAME), subscription="s", consumer_id=3)
+    assert subscriptions["s"].cursor.idle_since_ms == 0
+    await stage.consumer.expect(BaseCommand.MESSAGE)
+    stage.consumer.send(BaseCommand.CLOSE_CONSUMER, consumer_id=3, request_id=9)
+    await stage.consumer.expect(BaseCommand.SUCCESS)
+    assert subscriptions["s"].cursor.idle_since_ms == subscriptions["s"].last_active_ms > 7_000
+
+
 async def test_a_subscription_of_several_clusters_is_not_removed_after_its_time(stage: Stage) -> None:
     """It may have consumers in another one."""
     await stage.call("POST", f"{SPACE}/subscriptionExpirationTime", 1)

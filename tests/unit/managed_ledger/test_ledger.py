@@ -1,5 +1,6 @@
 """The managed ledger over a BookKeeper in memory: order, rollover, takeover, cursors, trimming."""
 
+import asyncio
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 from typing import Any
@@ -261,6 +262,52 @@ async def test_cursors_survive_with_holes_and_batches(world: SharedStorage) -> N
     ledger, _ = await world.open()
     assert ledger.cursors["my sub"].backlog() == 7
     assert ledger.cursors["my sub"].ledger_id == -1
+
+
+async def test_since_when_nobody_consumes_survives_until_somebody_does(world: SharedStorage) -> None:
+    ledger, _ = await world.open()
+    await ledger.open_cursor("s", EARLIEST)
+    for since_ms in (7_000, 9_000):
+        ledger.cursors["s"].mark_idle(since_ms)
+        await ledger.close()
+        ledger, _ = await world.open()
+        assert ledger.cursors["s"].idle_since_ms == since_ms
+    ledger.cursors["s"].mark_active()
+    await settle()
+    ledger, _ = await world.open()  # after a crash
+    assert ledger.cursors["s"].idle_since_ms == 0
+    ledger.cursors["s"].mark_idle(11_000)
+    await publish(ledger, 0, 1)
+    ledger.cursors["s"].mark_delete(ledger.ledgers.last_confirmed)
+    await ledger.cursors["s"].flush()
+    ledger, _ = await world.open()
+    assert ledger.cursors["s"].idle_since_ms == 11_000, "it stands in the state of a cursor ledger, too"
+
+
+async def test_a_consumer_costs_no_write_where_nothing_contrary_is_stored(world: SharedStorage) -> None:
+    ledger, _ = await world.open()
+    cursor = await ledger.open_cursor("s", EARLIEST)
+    cursor.mark_idle(7_000)
+    cursor.mark_active()
+    await settle()
+    assert cursor.counts.stored == 0
+
+
+async def test_a_consumer_that_comes_while_the_contrary_is_being_stored_is_stored_behind_it(
+    world: SharedStorage,
+) -> None:
+    ledger, _ = await world.open()
+    cursor = await ledger.open_cursor("s", EARLIEST)
+    await publish(ledger, 0, 1)
+    cursor.mark_idle(7_000)
+    cursor.mark_delete(ledger.ledgers.last_confirmed)
+    storing = asyncio.ensure_future(cursor.flush())
+    await asyncio.sleep(0)
+    cursor.mark_active()
+    await storing
+    await cursor.flush()
+    ledger, _ = await world.open()
+    assert ledger.cursors["s"].idle_since_ms == 0
 
 
 async def test_a_cursor_reads_what_is_open_and_again_after_rewind(world: SharedStorage) -> None:
