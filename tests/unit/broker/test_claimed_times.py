@@ -56,7 +56,7 @@ async def test_what_claims_an_odd_time_is_delivered_over_the_topic_api(raw: RawC
         raw.publish(1, number, data=dated(number, claimed, event_time=claimed))
         await raw.expect(BaseCommand.SEND_RECEIPT)
     async with await client.reader("t", start="earliest") as reader:
-        found = [await reader.receive(timeout_s=5) for _ in CLAIMED]
+        found = [await reader.receive(timeout_s=30) for _ in CLAIMED]
     assert [one.payload for one in found] == [str(number).encode() for number in range(len(CLAIMED))]
     assert [one.publish_time_ms for one in found] == [signed(claimed) for claimed in CLAIMED]
     assert [one.event_time_ms for one in found] == [signed(claimed) for claimed in CLAIMED]

@@ -68,7 +68,7 @@ async def test_what_a_program_sends_meanwhile_is_stored_afterwards(world: Broker
     await world.set_policies("public/default")
     await sending
     consumer = await client.consumer(TOPIC.full, "s", from_earliest=True)
-    assert [message.value for message in await consumer.receive_batch(2, timeout_s=10)] == [b"before", b"meanwhile"]
+    assert [message.value for message in await consumer.receive_batch(2, timeout_s=30)] == [b"before", b"meanwhile"]
 
 
 @pytest.mark.parametrize(("policy", "waits"), [("producer_request_hold", True), ("producer_exception", False)])
@@ -88,6 +88,6 @@ async def test_a_quota_that_holds_producers_holds_those_of_the_topic_api(
     if not waits:
         with pytest.raises(TopicError, match="let its consumers catch up, or raise the quota"):
             await sending
-    await consumer.ack(await consumer.receive(timeout_s=10))
+    await consumer.ack(await consumer.receive(timeout_s=30))
     if waits:
         await sending

@@ -31,5 +31,5 @@ async def door(world: BrokerInMemory) -> AsyncIterator[GrpcServer]:
 
 @pytest.fixture
 async def client(door: GrpcServer) -> AsyncIterator[AsyncClient]:
-    async with AsyncClient(f"127.0.0.1:{door.port}", operation_timeout_s=5) as made:
+    async with AsyncClient(f"127.0.0.1:{door.port}", operation_timeout_s=30) as made:
         yield made

@@ -71,7 +71,7 @@ async def test_a_batch_is_done_when_all_its_messages_are(
 ) -> None:
     await world.restart(batch_index_acks=index_acks)
     server = await open_grpc(world)
-    async with AsyncClient(f"127.0.0.1:{server.port}", operation_timeout_s=5) as client:
+    async with AsyncClient(f"127.0.0.1:{server.port}", operation_timeout_s=30) as client:
         async with client.consumer("t", "s", type=kind) as consumer:
             await client.producer("t").send_many([b"0", b"1", b"2"])
             messages = await take(consumer, 3)
@@ -338,8 +338,8 @@ async def test_sticky_ranges_share_out_the_hashes(client: AsyncClient) -> None:
         client.consumer("t", "s", type="key_shared", sticky_ranges=[(32768, 65535)]) as high,
     ):
         await client.producer("t").send_many([Outgoing(b"x", key=f"k{n}") for n in range(40)])
-        first = await low.receive_batch(100, timeout_s=5)
-        second = await high.receive_batch(100, timeout_s=5)
+        first = await low.receive_batch(100, timeout_s=30)
+        second = await high.receive_batch(100, timeout_s=30)
         assert first
         assert second
         with pytest.raises(TopicError, match="conflict"):

@@ -208,9 +208,9 @@ async def test_the_statistics_show_what_drains_in_the_shape_of_the_recorded_ones
             assert all(one["blockedAttempts"] > 0 for one in former_["drainingHashes"])
             former.ack(messages)
             await former.flush()
-            moved = await newcomer.receive_batch(100, timeout_s=5)
+            moved = await newcomer.receive_batch(100, timeout_s=30)
             while len(moved) < len(draining):
-                moved += await newcomer.receive_batch(100, timeout_s=5)
+                moved += await newcomer.receive_batch(100, timeout_s=30)
             assert {hash_of(one.key) for one in moved if one.key} == {one["hash"] for one in draining}
             shown = (await client.topics.stats("t"))["subscriptions"]["s"]
             assert (shown["drainingHashesCount"], shown["drainingHashesClearedTotal"]) == (0, len(draining))

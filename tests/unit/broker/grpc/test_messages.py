@@ -32,7 +32,7 @@ class NeverSleeps(LoopClock):
 async def receive_all(consumer: Any, count: int) -> list[Message]:
     received: list[Message] = []
     while len(received) < count:
-        batch = await consumer.receive_batch(1000, timeout_s=5)
+        batch = await consumer.receive_batch(1000, timeout_s=30)
         assert batch, f"only {len(received)} of {count} messages came"
         received += batch
     return received
@@ -281,7 +281,7 @@ async def test_a_delayed_message_is_an_entry_with_its_time(world: BrokerInMemory
 async def test_the_blocking_client(world: BrokerInMemory, door: GrpcServer) -> None:
     def scenario() -> None:
         with (
-            magnetar.Client(f"127.0.0.1:{door.port}", operation_timeout_s=5) as c,
+            magnetar.Client(f"127.0.0.1:{door.port}", operation_timeout_s=30) as c,
             c.consumer("t", "s", type="shared") as consumer,
         ):
             id_ = c.producer("t").send(b"one", key="k")

@@ -45,7 +45,7 @@ class Door:
 
     def client(self, *, secure: bool = False, **options: Any) -> AsyncClient:
         port = self.server.port_tls if secure else self.server.port
-        return AsyncClient(f"localhost:{port}", operation_timeout_s=5, **options)
+        return AsyncClient(f"localhost:{port}", operation_timeout_s=30, **options)
 
 
 async def open_door(world: BrokerInMemory, *, secure: bool = False) -> Door:

@@ -356,7 +356,7 @@ async def test_a_client_goes_on_at_the_broker_that_has_the_topic_now(world: Brok
     """Two doors of one broker stand for two brokers: the first one closes."""
     first, second = await open_grpc(world), await open_grpc(world)
     addresses = [f"127.0.0.1:{first.port}", f"127.0.0.1:{second.port}"]
-    async with AsyncClient(addresses, operation_timeout_s=5) as client:
+    async with AsyncClient(addresses, operation_timeout_s=30) as client:
         async with client.consumer("t", "s") as consumer, client.producer("t") as producer:
             await producer.send(b"0")
             message = await consumer.receive(5)
@@ -393,7 +393,7 @@ async def test_topics_that_move_between_brokers_lose_and_repeat_nothing(world: B
             await asyncio.sleep(0.005)
 
     addresses = [f"127.0.0.1:{door.port}" for door in doors]
-    async with AsyncClient(addresses, operation_timeout_s=5) as client:
+    async with AsyncClient(addresses, operation_timeout_s=30) as client:
         async with client.consumer("t", "s") as consumer, client.producer("t", name="p") as producer:
             sending = asyncio.ensure_future(send_all(producer))
             for turn in range(4):
@@ -405,7 +405,7 @@ async def test_topics_that_move_between_brokers_lose_and_repeat_nothing(world: B
             await sending
             received: list[bytes] = []
             while len(set(received)) < 300:
-                batch = await consumer.receive_batch(1000, timeout_s=5)
+                batch = await consumer.receive_batch(1000, timeout_s=30)
                 assert batch, f"{300 - len(set(received))} messages are missing"
                 received += [one.payload for one in batch]
         async with client.reader("t") as reader:

@@ -396,7 +396,7 @@ async def test_an_access_that_there_is_not_is_refused_by_the_broker(client: Asyn
 
 async def test_the_blocking_client_waits_and_stops_waiting(door: GrpcServer, topic_of: Any) -> None:
     def scenario() -> None:
-        with magnetar.Client(f"127.0.0.1:{door.port}", operation_timeout_s=5) as client:
+        with magnetar.Client(f"127.0.0.1:{door.port}", operation_timeout_s=30) as client:
             first = client.producer("t", access="exclusive").open()
             other = client.producer("t", access="wait_for_exclusive")
             began_s = time.monotonic()
@@ -412,7 +412,7 @@ async def test_the_blocking_client_waits_and_stops_waiting(door: GrpcServer, top
 
     def leave() -> None:
         """Messages that wait do not hold up the close of their producer, or of the client."""
-        with magnetar.Client(f"127.0.0.1:{door.port}", operation_timeout_s=5) as client:
+        with magnetar.Client(f"127.0.0.1:{door.port}", operation_timeout_s=30) as client:
             client.producer("t", access="exclusive").open()
             began_s = time.monotonic()
             sent = []
@@ -427,7 +427,7 @@ async def test_the_blocking_client_waits_and_stops_waiting(door: GrpcServer, top
 
     await asyncio.to_thread(leave)
 
-    closed = magnetar.Client(f"127.0.0.1:{door.port}", operation_timeout_s=5)
+    closed = magnetar.Client(f"127.0.0.1:{door.port}", operation_timeout_s=30)
     holder = closed.producer("t", access="exclusive_with_fencing")
 
     def wait() -> None:

@@ -41,7 +41,7 @@ def stored_never(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def clients_of(door: GrpcServer, **options: Any) -> AsyncClient:
-    return AsyncClient(f"127.0.0.1:{door.port}", operation_timeout_s=5, **options)
+    return AsyncClient(f"127.0.0.1:{door.port}", operation_timeout_s=30, **options)
 
 
 # -------------------------------------------------------------------------------- what was sent is not lost
@@ -153,7 +153,7 @@ async def test_an_operation_ends_at_its_limit_whatever_it_waits_for(
 
 async def test_a_thread_that_receives_with_a_limit_does_not_wait_for_one_without(door: GrpcServer) -> None:
     def scenario() -> None:
-        with magnetar.Client(f"127.0.0.1:{door.port}", operation_timeout_s=5) as client:
+        with magnetar.Client(f"127.0.0.1:{door.port}", operation_timeout_s=30) as client:
             consumer = client.consumer("t", "s")
             waiting = threading.Thread(target=lambda: list(consumer))
             waiting.start()
@@ -245,7 +245,7 @@ async def test_a_wait_that_a_signal_ends_takes_no_message_with_it(
         raise Stop
 
     def scenario() -> bytes:
-        with magnetar.Client(f"127.0.0.1:{door.port}", operation_timeout_s=5) as made:
+        with magnetar.Client(f"127.0.0.1:{door.port}", operation_timeout_s=30) as made:
             consumer, producer = made.consumer("t", "s"), made.producer("t")
             with monkeypatch.context() as patched:
                 patched.setattr(concurrent.futures.Future, "result", interrupted)
@@ -415,7 +415,7 @@ async def test_a_client_that_is_used_by_its_parts_is_not_dropped(door: GrpcServe
 
 async def test_a_blocking_client_that_is_dropped_warns_and_ends_with_its_thread(door: GrpcServer) -> None:
     def scenario() -> threading.Thread:
-        made = magnetar.Client(f"127.0.0.1:{door.port}", operation_timeout_s=5)
+        made = magnetar.Client(f"127.0.0.1:{door.port}", operation_timeout_s=30)
         producer = made.producer("t")
         producer.send(b"x")
         thread = made._loop._thread
@@ -438,7 +438,7 @@ async def test_closed_clients_leave_no_thread_task_or_descriptor(door: GrpcServe
 
     def scenario() -> None:
         with (
-            magnetar.Client(f"127.0.0.1:{door.port}", operation_timeout_s=5) as made,
+            magnetar.Client(f"127.0.0.1:{door.port}", operation_timeout_s=30) as made,
             made.consumer("t", "s", type="shared"),
             made.producer("t", mix_keys=True) as producer,
         ):

@@ -157,7 +157,7 @@ async def test_a_reader_goes_on_with_new_partitions(
         late.set()
         seen = []
         while await reader.has_more():
-            seen.append((await reader.receive(timeout_s=5)).payload)
+            seen.append((await reader.receive(timeout_s=30)).payload)
         assert seen.count(b"new") == 40
         if start in ("earliest", "latest"):
             assert seen.count(b"old") == (4 if start == "earliest" else 0)

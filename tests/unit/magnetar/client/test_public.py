@@ -67,7 +67,7 @@ async def test_each_example_runs(door: GrpcServer, name: str) -> None:
 
     def blocking() -> None:
         with (
-            magnetar.Client(address, operation_timeout_s=5) as made,
+            magnetar.Client(address, operation_timeout_s=30) as made,
             made.consumer("orders", "s", from_earliest=True) as consumer,
             made.producer("orders") as producer,
         ):
@@ -80,7 +80,7 @@ async def test_each_example_runs(door: GrpcServer, name: str) -> None:
         if "await" not in text and "async" not in text.replace("send_async", ""):
             await asyncio.wait_for(asyncio.to_thread(blocking), 20)
             return
-        async with magnetar.AsyncClient(address, operation_timeout_s=5) as made:
+        async with magnetar.AsyncClient(address, operation_timeout_s=30) as made:
             await made.producer("orders").send(b"x", key="apple")
             await made.producer("prices").send(b"3", key="apple")
             scope["client"] = made

@@ -192,7 +192,7 @@ async def test_each_message_of_a_batch_has_a_count_of_its_own(world: BrokerInMem
 async def test_counts_survive_a_reconnect_and_another_broker(world: BrokerInMemory, door: GrpcServer) -> None:
     for times in (None, "1", "2"):
         async with (
-            AsyncClient(f"127.0.0.1:{door.port}", operation_timeout_s=5) as client,
+            AsyncClient(f"127.0.0.1:{door.port}", operation_timeout_s=30) as client,
             client.consumer("t", "s", type="shared", retry=NOW) as consumer,
         ):
             if times is None:
@@ -200,7 +200,7 @@ async def test_counts_survive_a_reconnect_and_another_broker(world: BrokerInMemo
             message = await consumer.receive(5)
             assert message.properties.get("RECONSUMETIMES") == times
             await consumer.nack(message)
-    async with AsyncClient(f"127.0.0.1:{door.port}", operation_timeout_s=5) as client:
+    async with AsyncClient(f"127.0.0.1:{door.port}", operation_timeout_s=30) as client:
         assert (await dead_letters(client, 1))[0].payload == b"x"
 
 
@@ -288,7 +288,7 @@ async def test_of_several_topics_without_a_retry_topic(client: AsyncClient, seve
 async def test_the_same_without_await(door: GrpcServer) -> None:
     def scenario() -> list[Any]:
         with (
-            magnetar.Client(f"127.0.0.1:{door.port}", operation_timeout_s=5) as made,
+            magnetar.Client(f"127.0.0.1:{door.port}", operation_timeout_s=30) as made,
             made.consumer("t", "s", type="shared", retry=NOW) as consumer,
         ):
             made.producer("t").send(b"x")

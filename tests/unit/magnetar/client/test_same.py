@@ -137,9 +137,9 @@ async def program(made: Any, topic: str) -> list[Any]:
 
 async def test_a_program_has_the_same_answers_with_and_without_await(door: GrpcServer) -> None:
     address = f"127.0.0.1:{door.port}"
-    async with magnetar.AsyncClient(address, operation_timeout_s=5) as made:
+    async with magnetar.AsyncClient(address, operation_timeout_s=30) as made:
         awaited = await program(Awaited(made), "persistent://public/default/awaited")
-    blocking_client = await asyncio.to_thread(magnetar.Client, address, operation_timeout_s=5)
+    blocking_client = await asyncio.to_thread(magnetar.Client, address, operation_timeout_s=30)
     try:
         blocking = await program(Blocking(blocking_client), "persistent://public/default/blocking")
     finally:
@@ -152,7 +152,7 @@ async def test_a_consumer_that_is_closed_sends_the_acks_that_wait_and_leaves(doo
     topic = "persistent://public/default/left"
 
     def take_and_leave() -> int:
-        with magnetar.Client(f"127.0.0.1:{door.port}", operation_timeout_s=5) as made:
+        with magnetar.Client(f"127.0.0.1:{door.port}", operation_timeout_s=30) as made:
             with made.consumer(topic, "s", type="exclusive", from_earliest=True) as consumer:
                 with made.producer(topic) as producer:
                     producer.send_many([b"first", b"second"])
@@ -170,7 +170,7 @@ async def test_a_client_that_is_closed_twice_while_threads_send_and_receive_leav
     address, topic = f"127.0.0.1:{door.port}", "persistent://public/default/closing"
 
     def scenario() -> list[str]:
-        made = magnetar.Client(address, operation_timeout_s=5)
+        made = magnetar.Client(address, operation_timeout_s=30)
         ended = list[str]()
 
         def send() -> None:

@@ -31,7 +31,7 @@ async def on_thread(door: GrpcServer, scenario: Callable[[magnetar.Client], Any]
     """What *scenario* returns, which runs with a client that is closed after it."""
 
     def run() -> Any:
-        with magnetar.Client(f"127.0.0.1:{door.port}", operation_timeout_s=5, **options) as made:
+        with magnetar.Client(f"127.0.0.1:{door.port}", operation_timeout_s=30, **options) as made:
             return scenario(made)
 
     return await asyncio.wait_for(asyncio.to_thread(run), 3 * PATIENCE_S)
@@ -221,7 +221,7 @@ async def test_threads_that_send_while_the_client_is_closed_end_and_so_do_their_
 
     def scenario() -> None:
         for round_ in range(6):
-            made = magnetar.Client(f"127.0.0.1:{door.port}", operation_timeout_s=5)
+            made = magnetar.Client(f"127.0.0.1:{door.port}", operation_timeout_s=30)
             futures = list[concurrent.futures.Future[magnetar.MessageId]]()
 
             def send(producer: Producer[bytes], futures: list[Any]) -> None:

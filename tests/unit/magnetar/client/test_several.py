@@ -447,7 +447,7 @@ async def test_a_client_that_is_dropped_ends_with_its_watch(client: AsyncClient,
 async def test_the_blocking_client_has_it_too(door: GrpcServer) -> None:
     def scenario() -> None:
         with (
-            magnetar.Client(f"127.0.0.1:{door.port}", operation_timeout_s=5) as made,
+            magnetar.Client(f"127.0.0.1:{door.port}", operation_timeout_s=30) as made,
             made.consumer(subscription="s", pattern="x-.*", value=str) as consumer,
             made.consumer(subscription="s", topics=["a", "b"]) as listed,
         ):

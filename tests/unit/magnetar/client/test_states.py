@@ -101,7 +101,7 @@ async def test_a_program_is_told_of_the_same_states(world: BrokerInMemory, door:
         seen.append(change)
         raise LookupError("an error of the program, which ends nothing")
 
-    async with AsyncClient(f"127.0.0.1:{door.port}", operation_timeout_s=5, on_state=on_state) as made:
+    async with AsyncClient(f"127.0.0.1:{door.port}", operation_timeout_s=30, on_state=on_state) as made:
         part = await (made.producer(TOPIC) if kind == "producer" else made.consumer(TOPIC, "s"))
         await next(iter(world.broker.topics.values())).close()
         world.broker.topics.clear()
@@ -116,7 +116,7 @@ async def test_a_program_is_told_of_the_same_states(world: BrokerInMemory, door:
 
 async def test_a_program_is_told_why_it_is_refused(door: GrpcServer) -> None:
     seen = list[StateChange]()
-    async with AsyncClient(f"127.0.0.1:{door.port}", operation_timeout_s=5, on_state=seen.append) as made:
+    async with AsyncClient(f"127.0.0.1:{door.port}", operation_timeout_s=30, on_state=seen.append) as made:
         async with made.consumer(TOPIC, "s"):
             with pytest.raises(magnetar.TopicError):
                 await made.consumer(TOPIC, "s").open()
@@ -128,7 +128,7 @@ async def test_a_callback_on_the_clients_own_thread_is_told_that_it_would_wait_f
     errors = list[str]()
 
     def scenario() -> None:
-        with magnetar.Client(f"127.0.0.1:{door.port}", operation_timeout_s=5, on_state=lambda _: attempt()) as made:
+        with magnetar.Client(f"127.0.0.1:{door.port}", operation_timeout_s=30, on_state=lambda _: attempt()) as made:
             producer = made.producer(TOPIC)
 
             def attempt_with(use: Callable[[], object]) -> None:

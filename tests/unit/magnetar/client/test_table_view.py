@@ -33,7 +33,7 @@ async def compacting(broker: Any) -> AsyncIterator[AsyncClient]:
     """A client of a broker with real storage, which `compact` works on."""
     made: Any = type("World", (), {"broker": broker, "doors": []})
     server = await open_grpc(made)
-    async with AsyncClient(f"127.0.0.1:{server.port}", operation_timeout_s=5) as opened:
+    async with AsyncClient(f"127.0.0.1:{server.port}", operation_timeout_s=30) as opened:
         yield opened
     await server.stop()
 
@@ -220,7 +220,7 @@ def test_a_view_has_the_same_names_with_and_without_await() -> None:
 
 async def test_the_same_without_await(door: GrpcServer) -> None:
     def scenario() -> None:
-        with magnetar.Client(f"127.0.0.1:{door.port}", operation_timeout_s=5) as made:
+        with magnetar.Client(f"127.0.0.1:{door.port}", operation_timeout_s=30) as made:
             producer = made.producer("t")
             producer.send(b"1", key="a")
             with made.table_view("t") as view:

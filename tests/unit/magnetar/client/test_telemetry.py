@@ -67,7 +67,7 @@ async def test_the_span_of_what_is_done_is_below_that_of_the_sender(door: GrpcSe
         with seen.tracer.start_as_current_span("order") as order:
             await client.producer(TOPIC).send(b"1", properties={"own": "kept"})
             await client.producer(TOPIC).send_many([b"2", b"3"])
-        messages = [await consumer.receive(timeout_s=10) for _ in range(3)]
+        messages = [await consumer.receive(timeout_s=30) for _ in range(3)]
         assert [message.properties.get("own") for message in messages] == ["kept", None, None]
         for message in messages[:2]:
             with seen.telemetry.processing(message) as span:

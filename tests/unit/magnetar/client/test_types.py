@@ -63,7 +63,7 @@ async def test_other_declarations_have_types_too(client: AsyncClient) -> None:
 
 async def test_the_blocking_client_has_the_same(door: GrpcServer) -> None:
     def scenario() -> None:
-        with magnetar.Client(f"127.0.0.1:{door.port}", operation_timeout_s=5) as made:
+        with magnetar.Client(f"127.0.0.1:{door.port}", operation_timeout_s=30) as made:
             consumer = assert_type(made.consumer("t", "s", value=Order), magnetar.Consumer[Order])
             producer = assert_type(made.producer("t", value=Order), magnetar.Producer[Order])
             future = producer.send_async(Order(1))

@@ -386,7 +386,7 @@ async def test_the_repr_of_the_others_says_topic_subscription_value_and_state(cl
 
 async def test_the_repr_of_blocking_objects_is_the_same(door: GrpcServer) -> None:
     def scenario() -> list[str]:
-        with magnetar.Client(f"127.0.0.1:{door.port}", operation_timeout_s=5) as made:
+        with magnetar.Client(f"127.0.0.1:{door.port}", operation_timeout_s=30) as made:
             parts = [made, made.producer("t"), made.consumer("t", "s"), made.reader("t")]
             return [repr(part).replace(str(door.port), "PORT") for part in parts]
 
