@@ -103,7 +103,8 @@ LISTED: Final[tuple[Listed, ...]] = (
         ),
     ),
     Listed(
-        "a peek makes a subscription", " (peek|stats|subscriptions|delete|subscribe|make)",
+        "a peek makes a subscription",
+        " (peek|stats|subscriptions|delete|subscribe|make|skip|clear|reset|expire|remove|analyze)",
         "Apache's broker makes the missing subscription whose messages are looked at; ours makes none",
         lambda program, found: any(
             one.what == "peek" and _is_new(program, one) for one in program[: found.at + 1]
