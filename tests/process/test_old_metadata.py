@@ -104,6 +104,7 @@ def test_nothing_is_lost_and_what_was_published_since_is_saved(cluster: Cluster,
     shell = Shell(cluster)
     AdminClient(cluster.admin_urls).set_retention(NAMESPACE, minutes=-1, megabytes=-1)
     publish(cluster, OLD, some("before"))
+    recorded = {one["ledger_id"] for one in shell.json("ledgers", "list")}
     cluster.kill("zookeeper")
     shutil.copytree(cluster.directory / "zookeeper" / "data", tmp_path / "data")
     cluster.start("zookeeper")
@@ -115,7 +116,6 @@ def test_nothing_is_lost_and_what_was_published_since_is_saved(cluster: Cluster,
     put_back(cluster, tmp_path / "data")
 
     # Numbers are not given again, and nothing is deleted of which the metadata do not know.
-    recorded = {one["ledger_id"] for one in shell.json("ledgers", "list")}
     lost = [set(ids) - recorded for ids in before]
     assert doubts(cluster) == list(map(len, lost))
     assert sum(doubts(cluster)) > 0

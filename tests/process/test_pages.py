@@ -270,7 +270,7 @@ def test_the_page_about_running_a_bookie_can_be_copied(tmp_path: Path, does_all:
         r"\d+ entries of \d+ ledgers",
         r"nobody has reported damage",
         r"integrity_lost_entries_total\S+ 0",
-        r"draining → active",
+        r"(draining|drained) → active",
         r"127.0.0.1:3183  drained",
         r"127.0.0.1:3183 is removed",
         r"broker/tls.crt: OK",

@@ -85,7 +85,7 @@ def test_a_stream_has_each_message_once_while_brokers_and_bookies_are_killed(
             cluster.start(name)
         running.processAllAvailable()
         running.stop()
-        assert query(availableNow=True).awaitTermination(120)
+        assert query(availableNow=True).awaitTermination(240)
     found = sorted(int(row[0]) for row in spark.read.parquet(folder).collect())
     # A message whose receipt the killed broker did not send is sent again by the client: at most one a kill.
     assert sorted(set(found)) == list(range(sent))

@@ -52,7 +52,7 @@ def writer(stream: DataFrame, standalone: Standalone, topic: str, state: Path) -
 
 def copy(stream: DataFrame, standalone: Standalone, topic: str, state: Path) -> None:
     """Raises StreamingQueryException."""
-    assert writer(stream, standalone, topic, state).start().awaitTermination(120)
+    assert writer(stream, standalone, topic, state).start().awaitTermination(240)
 
 
 def long_numbers(first: int, count: int) -> list[bytes]:
@@ -80,10 +80,10 @@ def fail_when_some_is_sent(
     client: pulsar.Client, stream: DataFrame, standalone: Standalone, topic: str, folder: Path
 ) -> None:
     query = writer(stream, standalone, topic, folder / "state").start()
-    asyncio.run(eventually(lambda: received(client, topic), 100))
+    asyncio.run(eventually(lambda: received(client, topic), 240))
     (folder / "fail").touch()
     with pytest.raises(StreamingQueryException, match=r"the task fails here"):
-        query.awaitTermination(120)
+        query.awaitTermination(240)
     (folder / "go").touch()
 
 

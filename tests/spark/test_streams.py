@@ -58,7 +58,7 @@ def written(spark: SparkSession, folder: Path) -> list[bytes]:
 
 def run(stream: DataFrame, folder: Path, **trigger: Any) -> StreamingQuery:
     query = to_files(stream, folder, **trigger)
-    assert query.awaitTermination(120)
+    assert query.awaitTermination(240)
     return query
 
 

@@ -129,7 +129,7 @@ def test_a_stream_has_the_same_options(
         .option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(availableNow=True)
         .start(str(tmp_path / "rows"))
     )  # fmt: skip
-    assert query.awaitTermination(120)
+    assert query.awaitTermination(240)
     rows = spark.read.parquet(str(tmp_path / "rows")).collect()
     found = {(row[0], row[1], row[2] and bytes(row[2]), row[3]) for row in rows}
     assert found == {("ann", None, None, "k"), (None, None, b"\x09", None), (None, "word", None, None)}
@@ -160,10 +160,10 @@ def test_a_stream_ends_before_it_leaves_new_fields_out_and_goes_on_with_them(
     with pytest.raises(
         StreamingQueryException, match=r"does not read them \(version 1 of its schema\): age; start it again"
     ):
-        every.awaitTermination(120)
+        every.awaitTermination(240)
     own.processAllAvailable()
     own.stop()
-    assert write(follow(), "every", availableNow=True).awaitTermination(120)
+    assert write(follow(), "every", availableNow=True).awaitTermination(240)
     rows = spark.read.option("mergeSchema", "true").parquet(str(tmp_path / "every")).select("name", "age").collect()
     assert sorted(map(tuple, rows)) == [("ann", None), ("bob", 7)]
     assert sorted(row[0] for row in spark.read.parquet(str(tmp_path / "own")).collect()) == ["ann", "bob"]
@@ -234,7 +234,7 @@ def test_what_a_producer_can_do_to_a_query_is_bounded_and_can_be_passed_over(
         .option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(availableNow=True)
         .start(str(tmp_path / "rows"))
     )  # fmt: skip
-    assert query.awaitTermination(120)
+    assert query.awaitTermination(240)
     assert {row["__producerName"] for row in spark.read.parquet(str(tmp_path / "rows")).collect()} == {"eve"}
 
 

@@ -125,7 +125,7 @@ def test_a_stream_goes_from_topic_to_topic(
         doubled = stream.load().select((f.col("value").cast("string").cast("int") * 2).cast("string").alias("value"))
         writer = doubled.writeStream.format("magnetar").option("service.url", service).option("topic", "stream-out")
         query = writer.option("checkpointLocation", str(tmp_path)).trigger(availableNow=True).start()
-        assert query.awaitTermination(120)
+        assert query.awaitTermination(240)
 
     copy()
     send_all(client, "stream-in", numbers(100, 100))

@@ -27,12 +27,13 @@ TOPIC = "persistent://public/default/t"
 
 async def test_topics_are_compacted_so_many_at_a_time(world: BrokerInMemory, monkeypatch: pytest.MonkeyPatch) -> None:
     running, most, done = 0, 0, 0
+    are_many = asyncio.Event()
 
     async def compact(_: Compactor) -> None:
         nonlocal running, most, done
         running += 1
         most = max(most, running)
-        await asyncio.sleep(0.01)
+        await are_many.wait()
         running -= 1
         done += 1
 
@@ -40,6 +41,8 @@ async def test_topics_are_compacted_so_many_at_a_time(world: BrokerInMemory, mon
     for number in range(7):
         topic = await world.broker.opening.persistent(TopicName.parse(f"{TOPIC}{number}"), create=True)
         assert topic.compactor.start()
+    await eventually(lambda: running == 2)
+    are_many.set()
     await eventually(lambda: done == 7)
     assert most == 2
 

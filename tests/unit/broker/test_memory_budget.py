@@ -191,8 +191,8 @@ async def test_half_a_frame_is_counted_and_forgotten_with_its_connection(world: 
 
 async def test_half_frames_leave_others_room_to_publish(world: BrokerInMemory, monkeypatch: pytest.MonkeyPatch) -> None:
     """However many there are: their sockets are not read, and who sends whole frames has its turn."""
-    for name in ("TURN_S", "LOOK_S"):
-        monkeypatch.setattr(f"magnetar_core.bookkeeper.wire.unfinished.{name}", 0.02)
+    monkeypatch.setattr("magnetar_core.bookkeeper.wire.unfinished.LOOK_S", 0.02)
+    monkeypatch.setattr("magnetar_core.bookkeeper.wire.unfinished.TURN_S", 60.0)
     unfinished = world.broker.server.unfinished
     unfinished.limit_bytes = 3 * MIB
     halves = [await RawClient.connect(world.broker.port) for _ in range(8)]
@@ -200,6 +200,7 @@ async def test_half_frames_leave_others_room_to_publish(world: BrokerInMemory, m
         half.writer.write((MIB).to_bytes(4, "big") + bytes(MIB - 100))
     await eventually(lambda: sum(not one.is_read for one in world.broker.server.clients) >= 4)
     assert sum(one._splitter.held_bytes for one in world.broker.server.clients) < 7 * MIB
+    monkeypatch.setattr("magnetar_core.bookkeeper.wire.unfinished.TURN_S", 0.02)
     honest = await RawClient.connect(world.broker.port)
     await honest.produce(TOPIC)
     for number in range(5):

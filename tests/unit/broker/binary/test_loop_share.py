@@ -389,6 +389,7 @@ async def test_what_the_connections_of_one_client_bring_has_a_sum_and_the_others
         sides.append(side)
     begin_slice, wait, later = server.share.begin_slice, server.share.wait, list[Callable[[], None]]()
     monkeypatch.setattr(server.share, "begin_slice", lambda: False)
+    monkeypatch.setattr(server.share, "is_over", lambda: False)
     monkeypatch.setattr(server.share, "wait", later.append)
     for client in clients[:2]:
         client.writer.write(ping * 20)
