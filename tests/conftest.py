@@ -18,6 +18,7 @@ from hypothesis import settings
 
 from magnetar.testing import ClusterUnderTest
 from tests.support.costs import Costs
+from tests.support.leftovers import Leftovers
 from tests.support.memory import Memory
 from tests.support.order import FileScheduling, SecondsMax, sort_by_level
 
@@ -37,6 +38,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(Costs(config), "costs")
     config.pluginmanager.register(Memory(), "memory")
+    config.pluginmanager.register(Leftovers(), "leftovers")
     if seconds_max := config.getoption("--seconds-max"):
         config.pluginmanager.register(SecondsMax(seconds_max), "seconds-max")
     if not hasattr(config, "workerinput") and not (config.rootpath / ".hypothesis" / "unicode_data").exists():

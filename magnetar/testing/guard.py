@@ -33,7 +33,7 @@ def end_all(pids: list[int]) -> None:
             with contextlib.suppress(OSError):
                 os.kill(pid, number)
     waited_s = 0.0
-    while waited_s < GRACE_S and any(_is_there(pid) for pid in pids):
+    while waited_s < GRACE_S and any(is_there(pid) for pid in pids):
         sleep(_LOOK_S)
         waited_s += _LOOK_S
     for pid in pids:
@@ -41,7 +41,7 @@ def end_all(pids: list[int]) -> None:
             os.kill(pid, signal.SIGKILL)
 
 
-def _is_there(pid: int) -> bool:
+def is_there(pid: int) -> bool:
     """Whether a process runs. One that has ended stays in the list of processes until its parent, or the first process
     of the system or container, takes notice of it: some do so late, or never."""
     with contextlib.suppress(ChildProcessError, OSError):

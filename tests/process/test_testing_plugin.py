@@ -365,8 +365,8 @@ def test_a_server_that_has_ended_is_not_waited_for_where_nobody_takes_notice_of_
             os.kill(pid, signal.SIGKILL)
             until(lambda: not is_there(pid), "the child ends")
             os.kill(pid, 0)  # it is listed still
-            assert not guard._is_there(pid)
-            assert guard._is_there(parent.pid)
+            assert not guard.is_there(pid)
+            assert guard.is_there(parent.pid)
         finally:
             parent.kill()
 
