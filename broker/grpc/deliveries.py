@@ -111,7 +111,7 @@ class UnpackedEntry:
                     else:
                         message = add(payload=bytes(payload), batch_index=index, sequence_id=single.sequence_id)
                         if not is_plain(single):
-                            _fill(message, single)
+                            fill_message(message, single)
                 if (
                     size_bytes >= DELIVERY_BYTES_MAX
                     or len(delivery.messages) >= DELIVERY_MESSAGES_MAX
@@ -157,7 +157,7 @@ def _fill_single(
     metadata: MessageMetadata, delivery: api.ConsumeResponse.Delivery, payload: memoryview, topic: TopicName
 ) -> None:
     message = delivery.messages.add(payload=bytes(payload), sequence_id=metadata.sequence_id)
-    _fill(message, metadata)
+    fill_message(message, metadata)
     where = f"{topic}: {Position(delivery.ledger_id, delivery.entry_id)}"
     if metadata.num_chunks_from_msg > 1:
         delivery.problem = f"{where}: a chunk of a larger message; read it with a client of the binary protocol"
@@ -190,7 +190,8 @@ def is_plain(single: SingleMessageMetadata) -> bool:
     return single.ByteSize() == 2 + ((size + 6) // 7 or 1) + ((sequence_id + 6) // 7 or 1)
 
 
-def _fill(message: api.Message, metadata: MessageMetadata | SingleMessageMetadata) -> None:
+def fill_message(message: api.Message, metadata: MessageMetadata | SingleMessageMetadata) -> None:
+    """Set in *message* what its *metadata* say, but for its place and number."""
     if metadata.HasField("partition_key"):
         message.key = metadata.partition_key
         message.key_is_base64 = metadata.partition_key_b64_encoded

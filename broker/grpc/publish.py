@@ -93,6 +93,8 @@ class _Call:
             max_message_bytes=self._broker.config.max_message_bytes,
             topic_epoch=self.epoch,
             is_waiting=self.writer.producer.is_waiting,
+            batch_messages_max=self.writer.batch_limits.messages_max,
+            batch_bytes_max=self.writer.batch_limits.bytes_max,
         )
 
     def on_access(self, epoch: int | None) -> None:
@@ -145,10 +147,13 @@ class _Call:
             try:
                 for first, messages, size in writer.accepted(stream, request, self._broker.config.max_message_bytes):
                     await self._hand_over(first, messages, size)
+                    if request.batches:  # one that was taken apart; others have their turn before the next one
+                        await asyncio.sleep(0)
             except BadRequest as error:
                 raise Refused(Status.INVALID_ARGUMENT, f"{writer.topic.name}: {error}") from error
 
     async def _hand_over(self, first_sequence_id: int, messages: list[api.Message], size: int) -> None:
+        await self._until_rate()  # a batch in front of them may have used it up
         if not messages or self.stream.is_ended:
             return
         self.stream.on_taken(len(messages), size)
@@ -205,7 +210,7 @@ class Publisher:
 
     async def _serve(self, call: Any, source: Hashable) -> None:
         request = await self._requests.of_role(call, source)
-        if not request.HasField("open") or request.messages:
+        if not request.HasField("open") or request.messages or request.batches:
             raise Refused(Status.INVALID_ARGUMENT, "the first request of Publish has `open`, and nothing else")
         name = parse_topic(request.open.topic)
         caller = caller_of(call)

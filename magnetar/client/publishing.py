@@ -20,6 +20,7 @@ from magnetar.client.errors import ClientClosed, MessageRefused, ProducerFenced,
 from magnetar.client.stream import Phase, Stream
 from magnetar_core.runtime.tasks import Bell
 from magnetar_core.topics import topics_pb2 as api
+from magnetar_core.topics.batch_encoding import NO_BATCHES, BatchLimits, encode_batches
 from magnetar_core.topics.message_id import EARLIEST, MessageId
 
 # Messages and bytes of one request. gRPC costs some 200 µs a frame, so that frames of 1,000 messages carry millions
@@ -90,6 +91,8 @@ class PublishStream(Stream):
         self.producer_name = opening.producer_name
         self.last_sequence_id = -1
         self.max_message_bytes = 0
+        self._batch_limits = NO_BATCHES
+        """What the broker takes that serves the topic now."""
         self._send_timeout_s = send_timeout_s
         self._next_sequence_id = 0
         self._highest_sent = -1
@@ -139,6 +142,7 @@ class PublishStream(Stream):
             self._next_sequence_id = self.last_sequence_id + 1
         self.producer_name = opened.producer_name
         self.max_message_bytes = opened.max_message_bytes
+        self._batch_limits = BatchLimits(opened.batch_messages_max, opened.batch_bytes_max)
         if opened.HasField("topic_epoch"):
             self._opening.topic_epoch = opened.topic_epoch
 
@@ -314,20 +318,20 @@ class PublishStream(Stream):
         if not self._to_write:
             return None
         frame = api.PublishRequest()
-        count = size = taken = 0
+        messages: list[Any] = []
+        size = taken = 0
         following = -1
         for at, piece in enumerate(self._to_write):
             sending, start, stop = piece
             first = sending.first_sequence_id + start
-            if count and first != following:
+            if messages and first != following:
                 break
-            if not count:
+            if not messages:
                 frame.first_sequence_id = first
-            end, added = _fitting(piece, FRAME_MESSAGES - count, FRAME_BYTES - size)
-            if end == start and not count:  # larger than a frame should be: it is sent alone
+            end, added = _fitting(piece, FRAME_MESSAGES - len(messages), FRAME_BYTES - size)
+            if end == start and not messages:  # larger than a frame should be: it is sent alone
                 end, added = start + 1, sending.sizes[start]
-            frame.messages.extend(sending.messages[start:end])
-            count += end - start
+            messages += sending.messages[start:end]
             size += added
             following = sending.first_sequence_id + end
             if end < stop:
@@ -335,6 +339,11 @@ class PublishStream(Stream):
                 break
             taken = at + 1
         del self._to_write[:taken]
+        batches, count = encode_batches(
+            messages, frame.first_sequence_id, self._batch_limits, mix_keys=self._opening.mix_keys
+        )
+        frame.batches.extend(batches)
+        frame.messages.extend(messages[count:])
         return frame
 
     def _on_answer(self, answer: Any) -> None:

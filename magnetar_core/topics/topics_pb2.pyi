@@ -115,7 +115,7 @@ class GetTopicResponse(_message.Message):
     def __init__(self, topic: _Optional[str] = ..., partitions: _Optional[int] = ...) -> None: ...
 
 class PublishRequest(_message.Message):
-    __slots__ = ("open", "first_sequence_id", "messages")
+    __slots__ = ("open", "first_sequence_id", "messages", "batches")
     class Access(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         SHARED: _ClassVar[PublishRequest.Access]
@@ -141,29 +141,48 @@ class PublishRequest(_message.Message):
         access: PublishRequest.Access
         topic_epoch: int
         def __init__(self, topic: _Optional[str] = ..., producer_name: _Optional[str] = ..., schema: _Optional[_Union[Schema, _Mapping]] = ..., mix_keys: bool = ..., access: _Optional[_Union[PublishRequest.Access, str]] = ..., topic_epoch: _Optional[int] = ...) -> None: ...
+    class Batch(_message.Message):
+        __slots__ = ("messages", "count", "key", "key_is_base64", "ordering_key")
+        MESSAGES_FIELD_NUMBER: _ClassVar[int]
+        COUNT_FIELD_NUMBER: _ClassVar[int]
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        KEY_IS_BASE64_FIELD_NUMBER: _ClassVar[int]
+        ORDERING_KEY_FIELD_NUMBER: _ClassVar[int]
+        messages: bytes
+        count: int
+        key: str
+        key_is_base64: bool
+        ordering_key: bytes
+        def __init__(self, messages: _Optional[bytes] = ..., count: _Optional[int] = ..., key: _Optional[str] = ..., key_is_base64: bool = ..., ordering_key: _Optional[bytes] = ...) -> None: ...
     OPEN_FIELD_NUMBER: _ClassVar[int]
     FIRST_SEQUENCE_ID_FIELD_NUMBER: _ClassVar[int]
     MESSAGES_FIELD_NUMBER: _ClassVar[int]
+    BATCHES_FIELD_NUMBER: _ClassVar[int]
     open: PublishRequest.Open
     first_sequence_id: int
     messages: _containers.RepeatedCompositeFieldContainer[Message]
-    def __init__(self, open: _Optional[_Union[PublishRequest.Open, _Mapping]] = ..., first_sequence_id: _Optional[int] = ..., messages: _Optional[_Iterable[_Union[Message, _Mapping]]] = ...) -> None: ...
+    batches: _containers.RepeatedCompositeFieldContainer[PublishRequest.Batch]
+    def __init__(self, open: _Optional[_Union[PublishRequest.Open, _Mapping]] = ..., first_sequence_id: _Optional[int] = ..., messages: _Optional[_Iterable[_Union[Message, _Mapping]]] = ..., batches: _Optional[_Iterable[_Union[PublishRequest.Batch, _Mapping]]] = ...) -> None: ...
 
 class PublishResponse(_message.Message):
     __slots__ = ("opened", "receipts", "refusals", "partitions")
     class Opened(_message.Message):
-        __slots__ = ("producer_name", "last_sequence_id", "max_message_bytes", "topic_epoch", "is_waiting")
+        __slots__ = ("producer_name", "last_sequence_id", "max_message_bytes", "topic_epoch", "is_waiting", "batch_messages_max", "batch_bytes_max")
         PRODUCER_NAME_FIELD_NUMBER: _ClassVar[int]
         LAST_SEQUENCE_ID_FIELD_NUMBER: _ClassVar[int]
         MAX_MESSAGE_BYTES_FIELD_NUMBER: _ClassVar[int]
         TOPIC_EPOCH_FIELD_NUMBER: _ClassVar[int]
         IS_WAITING_FIELD_NUMBER: _ClassVar[int]
+        BATCH_MESSAGES_MAX_FIELD_NUMBER: _ClassVar[int]
+        BATCH_BYTES_MAX_FIELD_NUMBER: _ClassVar[int]
         producer_name: str
         last_sequence_id: int
         max_message_bytes: int
         topic_epoch: int
         is_waiting: bool
-        def __init__(self, producer_name: _Optional[str] = ..., last_sequence_id: _Optional[int] = ..., max_message_bytes: _Optional[int] = ..., topic_epoch: _Optional[int] = ..., is_waiting: bool = ...) -> None: ...
+        batch_messages_max: int
+        batch_bytes_max: int
+        def __init__(self, producer_name: _Optional[str] = ..., last_sequence_id: _Optional[int] = ..., max_message_bytes: _Optional[int] = ..., topic_epoch: _Optional[int] = ..., is_waiting: bool = ..., batch_messages_max: _Optional[int] = ..., batch_bytes_max: _Optional[int] = ...) -> None: ...
     class Receipt(_message.Message):
         __slots__ = ("first_sequence_id", "count", "first_id")
         FIRST_SEQUENCE_ID_FIELD_NUMBER: _ClassVar[int]

@@ -119,6 +119,7 @@ GRPC_KNOWN: inputs.Known = {
     "entry_id": lambda rng: rng.choice([0, 1, 2, -1, inputs.number(rng, -(2**63), 2**63)]),
     "batch_size": lambda rng: rng.choice([1, 10, 1_000_000, inputs.number(rng, -(2**31), 2**31)]),
     "batch_index": lambda rng: rng.choice([0, 1, inputs.number(rng, -(2**31), 2**31)]),
+    "count": lambda rng: rng.choice([0, 1, 20, inputs.number(rng, -(2**31), 2**31)]),
     "permits": lambda rng: rng.choice([10, 1_000, inputs.number(rng, -(2**31), 2**31)]),
     "partitions": lambda rng: rng.choice([0, 3, 2_000_000_000, -1]),
     "type": lambda rng: rng.randrange(4),

@@ -11,9 +11,53 @@ _SEVERAL: Final = (f"{_CLIENT}/test_several.py",)
 _RETRIES: Final = (f"{_CLIENT}/test_retries.py",)
 _COUNTS: Final = ("tests/unit/broker/tenancy/test_partition_counts.py",)
 _WATCHES: Final = ("tests/unit/broker/grpc/test_topic_watches.py",)
+_WRITER: Final = ("tests/unit/broker/grpc/publishing/test_writer.py",)
 _DROPPED: Final = (f"{_CLIENT}/test_ends.py", "-k", "dropped")
 
 MUTANTS: Final = (
+    # -- batches that clients encode
+    Mutant(
+        "a batch that was stored in part is stored again",
+        "broker/grpc/publishing/writer.py",
+        "        if old or not self._is_ordinary(count, size_bytes):\n",
+        "        if not self._is_ordinary(count, size_bytes):\n",
+        _WRITER,
+    ),
+    Mutant(
+        "a batch overtakes the messages before it",
+        "broker/grpc/publishing/writer.py",
+        "for group in self._grouping.take_before(lane) for send",
+        "for group in () for send",
+        _WRITER,
+    ),
+    Mutant(
+        "a batch is stored whatever the rate says",
+        "broker/grpc/publishing/writer.py",
+        "        return room is None or (count <= room[0] and size_bytes <= room[1])\n",
+        "        return True\n",
+        _WRITER,
+    ),
+    Mutant(
+        "a batch is stored although the topic takes none that is so large",
+        "broker/grpc/publishing/writer.py",
+        "        is_entry = not 0 < self.topic.limits.message_bytes_max < len(send.entry)\n",
+        "        is_entry = True\n",
+        _WRITER,
+    ),
+    Mutant(
+        "a client puts messages of several keys into a batch",
+        "magnetar_core/topics/batch_encoding.py",
+        "        if key_here != key:\n",
+        "        if False:\n",
+        ("tests/unit/magnetar_core/topics/test_batch_encoding.py",),
+    ),
+    Mutant(
+        "a broker that knows no batches is sent some",
+        "magnetar/client/publishing.py",
+        "BatchLimits(opened.batch_messages_max, opened.batch_bytes_max)",
+        "BatchLimits(1_000, 100_000)",
+        ("tests/unit/broker/grpc/publishing/test_batches.py",),
+    ),
     # -- topics that get more partitions
     Mutant(
         "a new partition is read from where the subscription began",

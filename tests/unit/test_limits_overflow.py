@@ -280,9 +280,9 @@ def test_a_publish_call_is_not_read_while_too_much_is_unanswered(monkeypatch: py
     assert stream.may_read()
     stream.on_taken(1, 1)
     assert not stream.may_read()
-    stream.on_stored(Run(stream, 0, 6), None, 6)
+    stream.on_stored(Run(stream, 0, 6, 6), None)
     assert not stream.may_read()
-    stream.on_stored(Run(stream, 6, 1), None, 1)
+    stream.on_stored(Run(stream, 6, 1, 1), None)
     assert stream.may_read()
 
 
@@ -300,7 +300,7 @@ def test_publish_calls_of_a_role_leave_memory_to_others() -> None:
     assert not same.may_read(), "nor is a call that has nothing under way itself"
     assert other.may_read()
     assert woken == []
-    one.on_refused(Run(one, 0, 1), "", half + 1)
+    one.on_refused(Run(one, 0, 1, half + 1), "")
     assert set(woken) == {0, 1}
     assert one.may_read()
     assert same.may_read()

@@ -10,18 +10,19 @@ Rules:
    entry to entry, because deduplication compares them. So a change of key ends its entry.
 3. Producers without a name share entries under the broker's name and numbers.
 4. A message with a delivery time is an entry by itself: the time stands in the entry's metadata.
+5. A batch that a client has encoded is an entry by itself, too: nobody has looked at it, and if it is damaged, no
+   message of others may stand in its entry.
 """
 
-import struct
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from broker.wire.frames import Send, varint
+from broker.wire.frames import Send
+from magnetar_core.topics.batch_encoding import encode_messages
 from magnetar_core.topics.topics_pb2 import Message
 from managed_ledger.messages import encode_entry
-from managed_ledger.messages_pb2 import MessageMetadata, SingleMessageMetadata
-
-_U32: Final = struct.Struct(">I")
+from managed_ledger.messages_pb2 import MessageMetadata
 
 # Bytes that a message counts for in the limits, besides its payload, keys and properties.
 OVERHEAD_BYTES: Final = 16
@@ -38,12 +39,15 @@ class GroupLimits(NamedTuple):
     window_ms: float = 0
 
 
-class Run(NamedTuple):
-    """Consecutive messages of one stream inside a group."""
+@dataclass(slots=True)
+class Run:
+    """Consecutive messages of one stream inside an entry."""
 
     origin: object
     first_sequence_id: int
     length: int
+    size_bytes: int
+    """What they count for in the stream's limits."""
 
 
 class Group:
@@ -60,12 +64,14 @@ class Group:
     def add(self, origin: object, sequence_id: int, message: Message, size: int) -> None:
         self.messages.append(message)
         self.bytes += size
+        size_bytes = len(message.payload)
         if self.runs:
             last = self.runs[-1]
             if last.origin is origin and last.first_sequence_id + last.length == sequence_id:
-                self.runs[-1] = Run(origin, last.first_sequence_id, last.length + 1)
+                last.length += 1
+                last.size_bytes += size_bytes
                 return
-        self.runs.append(Run(origin, sequence_id, 1))
+        self.runs.append(Run(origin, sequence_id, 1, size_bytes))
 
     def halves(self) -> "tuple[Group, Group]":
         """The first half of its messages and the other one, each as a group."""
@@ -110,10 +116,7 @@ class Grouping:
                 key = message.key if message.HasField("key") else None
                 wanted = (key, message.key_is_base64, message.ordering_key, schema_version)
             if message.deliver_at_ms:  # rule 4
-                if self._is_named:
-                    full += self.take_all()
-                elif (before := open_.pop(wanted, None)) is not None:
-                    full.append(before)
+                full += self.take_before(wanted)
                 alone = Group(wanted)
                 alone.add(origin, sequence_id, message, size)
                 full.append(alone)
@@ -136,6 +139,13 @@ class Grouping:
                 group = lane = None
         return full
 
+    def take_before(self, lane: Lane) -> list[Group]:
+        """Close the groups that come before an entry of *lane* that stands alone, and return them."""
+        if self._is_named:  # rule 2
+            return self.take_all()
+        group = self._open.pop(lane, None)
+        return [] if group is None else [group]
+
     def take_all(self) -> list[Group]:
         """Close all groups and return them: the time in which they may gather messages is over."""
         groups = list(self._open.values())
@@ -147,73 +157,62 @@ class Grouping:
         return not self._open
 
 
-def encode_group(
-    group: Group, sequence_ids: Sequence[int], *, producer_name: str, producer_id: int, publish_time_ms: int
-) -> Send:
+def encode_group(group: Group, sequence_ids: Sequence[int], *, producer_name: str, publish_time_ms: int) -> Send:
     """The entry of a group, in the form that the publish path of topics takes."""
-    metadata = MessageMetadata(producer_name=producer_name, sequence_id=sequence_ids[0], publish_time=publish_time_ms)
-    key, key_is_base64, ordering_key, schema_version = group.lane
+    first, last, count = sequence_ids[0], sequence_ids[-1], len(group.messages)
+    if count > 1:
+        payload = encode_messages(group.messages, sequence_ids)
+        return encode_batch(
+            group.lane, payload, count, first, last, producer_name=producer_name, publish_time_ms=publish_time_ms
+        )
+    metadata = MessageMetadata(producer_name=producer_name, sequence_id=first, publish_time=publish_time_ms)
+    if schema_version := group.lane[3]:
+        metadata.schema_version = schema_version
+    message = group.messages[0]
+    _fill(metadata, message)
+    if message.deliver_at_ms:
+        metadata.deliver_at_time = message.deliver_at_ms
+    return _send(first, 0, 1, encode_entry(metadata, message.payload))
+
+
+def encode_batch(
+    lane: Lane, payload: bytes, count: int, first: int, last: int, *, producer_name: str, publish_time_ms: int
+) -> Send:
+    """The entry of *count* messages of one lane, which are encoded already. *first*, *last*: their sequence ids."""
+    metadata = MessageMetadata(
+        producer_name=producer_name,
+        sequence_id=first,
+        publish_time=publish_time_ms,
+        num_messages_in_batch=count,
+        highest_sequence_id=last,
+        uncompressed_size=len(payload),
+    )
+    key, key_is_base64, ordering_key, schema_version = lane
     if schema_version:
         metadata.schema_version = schema_version
-    first = group.messages[0]
-    payload: bytes
-    if len(group.messages) == 1:
-        _fill(metadata, first)
-        if first.deliver_at_ms:
-            metadata.deliver_at_time = first.deliver_at_ms
-        payload = first.payload
-    else:
-        if key is not None:
-            metadata.partition_key = key
-            if key_is_base64:
-                metadata.partition_key_b64_encoded = True
-        if ordering_key:
-            metadata.ordering_key = ordering_key
-        metadata.num_messages_in_batch = len(group.messages)
-        metadata.highest_sequence_id = sequence_ids[-1]
-        payload = _batch(group.messages, sequence_ids)
-        metadata.uncompressed_size = len(payload)
-    entry = encode_entry(metadata, payload)
+    if key is not None:
+        metadata.partition_key = key
+        if key_is_base64:
+            metadata.partition_key_b64_encoded = True
+    if ordering_key:
+        metadata.ordering_key = ordering_key
+    return _send(first, last, count, encode_entry(metadata, payload))
+
+
+def _send(first: int, last: int, count: int, entry: bytes) -> Send:
     return Send(
-        producer_id,
-        sequence_ids[0],
-        sequence_ids[-1] if len(group.messages) > 1 else 0,
-        len(group.messages),
-        False,
-        False,
-        False,
-        memoryview(entry),
+        producer_id=0,
+        sequence_id=first,
+        highest_sequence_id=last,
+        num_messages=count,
+        is_chunk=False,
+        is_marker=False,
+        is_transactional=False,
+        entry=memoryview(entry),
     )
 
 
-def _batch(messages: Sequence[Message], sequence_ids: Sequence[int]) -> bytes:
-    parts: list[bytes] = []
-    pack = _U32.pack
-    known_size = -1
-    size_field = b""
-    for message, sequence_id in zip(messages, sequence_ids, strict=True):
-        payload = message.payload
-        size = len(payload)
-        if message.ByteSize() == _bare_size(size):  # nothing but a payload: by hand, it is what most messages are
-            if size != known_size:
-                known_size, size_field = size, b"\x18" + varint(size) + b"\x40"
-            head = size_field + varint(sequence_id)
-        else:
-            single = SingleMessageMetadata(payload_size=size, sequence_id=sequence_id)
-            _fill(single, message)
-            head = single.SerializeToString()
-        parts += (pack(len(head)), head, payload)
-    return b"".join(parts)
-
-
-def _bare_size(payload_size: int) -> int:
-    """The encoded size of a Message that has only a payload."""
-    if not payload_size:
-        return 0
-    return payload_size + 1 + (payload_size.bit_length() + 6) // 7
-
-
-def _fill(metadata: MessageMetadata | SingleMessageMetadata, message: Message) -> None:
+def _fill(metadata: MessageMetadata, message: Message) -> None:
     for name, value in message.properties.items():
         metadata.properties.add(key=name, value=value)
     if message.HasField("key"):

@@ -111,23 +111,23 @@ class Stream:
         if self.messages > STREAM_MESSAGES_MAX or self.bytes > STREAM_BYTES_MAX:
             self._is_full = True
 
-    def on_stored(self, run: Run, first: api.MessageId | None, size_bytes: int) -> None:
-        self._on_answered(run, size_bytes)
+    def on_stored(self, run: Run, first: api.MessageId | None) -> None:
+        self._on_answered(run)
         self._answer().receipts.add(first_sequence_id=run.first_sequence_id, count=run.length, first_id=first)
         self.changed()
 
-    def on_refused(self, run: Run, reason: str, size_bytes: int) -> None:
-        self._on_answered(run, size_bytes)
+    def on_refused(self, run: Run, reason: str) -> None:
+        self._on_answered(run)
         for sequence_id in range(run.first_sequence_id, run.first_sequence_id + run.length):
             self.refuse(sequence_id, reason)
 
-    def _on_answered(self, run: Run, size_bytes: int) -> None:
+    def _on_answered(self, run: Run) -> None:
         self.messages -= run.length
-        self.bytes -= size_bytes
+        self.bytes -= run.size_bytes
         assert self.messages >= 0, "more messages were answered than the stream sent"
         assert self.bytes >= 0, "more bytes were answered than the stream sent"
         if not self.is_ended:
-            self._share.give(COPIES * size_bytes)
+            self._share.give(COPIES * run.size_bytes)
         if self.messages < STREAM_MESSAGES_MAX // 2 and self.bytes < STREAM_BYTES_MAX // 2:
             self._is_full = False
 

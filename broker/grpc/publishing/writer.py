@@ -13,28 +13,38 @@ Rules:
 3. What the topic's policies forbid (maxMessageSize, the longest delay) is refused message by message, since streams
    share entries: a group that is too large for the topic is stored as several entries.
 4. Where a rate is set, so many messages of a request are stored as it lets in, and the others when it lets them in.
+5. A batch that a client has encoded is stored as it came, like one on the binary port. If it is larger or smaller than
+   entries should be, was stored in part, or is more than the rates let in, it is taken apart, and rules 2 to 4 hold for
+   each of its messages.
 """
 
 from collections.abc import Iterator
 from typing import Final, Protocol
 
 from broker.errors import BrokerError, NotAllowed, NotReady
-from broker.grpc.publishing.grouping import Group, Grouping, GroupLimits, Run, encode_group
+from broker.grpc.deliveries import fill_message
+from broker.grpc.publishing.grouping import Group, Grouping, GroupLimits, Lane, Run, encode_batch, encode_group
 from broker.grpc.publishing.stream import Stream
 from broker.topic.clients.producer import Producer, ProducerTopic, PublishPort
 from broker.topic.limits import TopicLimits
 from broker.topic.ports import NextBroker
 from broker.topic.rates.throttling import PublishHold
 from broker.wire.frames import NO_ID, Send
-from magnetar_core.runtime.types import Cancellable, MagnetarError
+from magnetar_core.runtime.types import Cancellable, Corruption, MagnetarError
 from magnetar_core.topics import topics_pb2 as api
-from managed_ledger.messages import KEY_BYTES_MAX, ORDINARY_METADATA_BYTES, PROPERTIES_MAX
+from magnetar_core.topics.batch_encoding import BATCH_MESSAGES_MIN, BatchLimits
+from managed_ledger.messages import KEY_BYTES_MAX, ORDINARY_METADATA_BYTES, PROPERTIES_MAX, batch_problem, iterate_batch
+from managed_ledger.messages_pb2 import MessageMetadata
 
 # What stands around the largest message in its entry.
 _METADATA_BYTES: Final = 64
 
 # Sequence ids are signed in the brokers' snapshots, and -1 stands for none.
 SEQUENCE_ID_MAX: Final = 2**63 - 1
+
+# Batches of one request, each some 50 µs on the loop, and messages of one, each some 5 µs if it is taken apart.
+BATCHES_MAX: Final = 100
+BATCH_MESSAGES_MAX: Final = 10_000
 
 CLOSED: Final = NotReady("closed by the broker")
 """The topic moves, or storage failed for a moment: clients look it up again, and resend what has no receipt."""
@@ -70,10 +80,12 @@ class Writer:
         self.is_lost = False
         self._broker = broker
         self._window_ms = limits.window_ms
+        self.batch_limits = BatchLimits(min(limits.messages_max, BATCH_MESSAGES_MAX), limits.bytes_max)
+        """Of batches that are stored as they came (rule 5)."""
         self._grouping = Grouping(limits, is_named=is_named)
         self._is_named = is_named
         self._next_sequence_id = 0
-        self._under_way: dict[int, Group] = {}
+        self._under_way: dict[int, list[Run]] = {}
         self._holds: set[PublishHold] = set()
         """Rates that are used up."""
         self._timer: Cancellable | None = None
@@ -101,31 +113,40 @@ class Writer:
         self, stream: Stream, request: api.PublishRequest, bytes_max: int
     ) -> Iterator[tuple[int, list[api.Message], int]]:
         """The messages of a request that may be stored, in pieces: the sequence id of the first, they, and the bytes of
-        their payloads. The others are refused in between. *bytes_max* is maxMessageSize.
+        their payloads. The others are refused in between, and batches are stored (rule 5). *bytes_max* is
+        maxMessageSize.
 
         Raises BadRequest.
         """
-        messages = list(request.messages)
-        first = request.first_sequence_id
+        batches = [(batch, batch.messages) for batch in request.batches]
         if request.HasField("open"):
             raise BadRequest("`open` comes once, in the first request")
-        if not messages:
+        _check_batches(batches)
+        first = request.first_sequence_id
+        count = sum(batch.count for batch, _ in batches) + len(request.messages)
+        if not count:
             return
         if first < stream.next_sequence_id:
             raise BadRequest(
                 f"sequence id {first} comes after {stream.next_sequence_id - 1}; let them grow, and send again on a "
                 "new call"
             )
-        if first + len(messages) > SEQUENCE_ID_MAX:
-            raise BadRequest(
-                f"sequence ids end at {SEQUENCE_ID_MAX - 1}, and {len(messages)} messages begin at {first}"
-            )
-        stream.next_sequence_id = first + len(messages)
-        if self._is_named:
-            old = min(max(stream.last_sequence_id + 1 - first, 0), len(messages))
-            if old:  # rule 2
-                stream.duplicate(first, old)
-                messages, first = messages[old:], first + old
+        if first + count > SEQUENCE_ID_MAX:
+            raise BadRequest(f"sequence ids end at {SEQUENCE_ID_MAX - 1}, and {count} messages begin at {first}")
+        stream.next_sequence_id = first + count
+        for batch, encoded in batches:
+            if not self._store_batch(stream, first, batch, encoded):
+                yield from self._accepted(stream, first, _taken_apart(batch.count, encoded), bytes_max)
+            first += batch.count
+        if request.messages:
+            yield from self._accepted(stream, first, list(request.messages), bytes_max)
+
+    def _accepted(
+        self, stream: Stream, first: int, messages: list[api.Message], bytes_max: int
+    ) -> Iterator[tuple[int, list[api.Message], int]]:
+        if old := self._stored_before(stream, first, len(messages)):  # rule 2
+            stream.duplicate(first, old)
+            messages, first = messages[old:], first + old
         limit = bytes_max - _METADATA_BYTES
         begin, size = 0, 0
         for at, message in enumerate(messages):
@@ -147,6 +168,46 @@ class Writer:
                 continue
             size += length
         yield first + begin, messages[begin:], size
+
+    def _stored_before(self, stream: Stream, first: int, count: int) -> int:
+        """How many of *count* messages a former call of the producer has stored: the first of them."""
+        return min(max(stream.last_sequence_id + 1 - first, 0), count) if self._is_named else 0
+
+    def _store_batch(self, stream: Stream, first: int, batch: api.PublishRequest.Batch, encoded: bytes) -> bool:
+        """Store a batch as it came; False: it has to be taken apart (rule 5)."""
+        if stream.is_ended:
+            return True
+        count, size_bytes = batch.count, len(encoded)
+        old = self._stored_before(stream, first, count)
+        if old == count:
+            stream.duplicate(first, count)
+            return True
+        if old or not self._is_ordinary(count, size_bytes):
+            return False
+        lane: Lane = (None, False, b"", stream.schema_version)
+        if not stream.mix_keys:
+            key = batch.key if batch.HasField("key") else None
+            lane = (key, batch.key_is_base64, batch.ordering_key, stream.schema_version)
+        now_ms = self._broker.now_ms()
+        sends = [send for group in self._grouping.take_before(lane) for send in self._entries_of(group, now_ms)]
+        number = first if self._is_named else self._next_sequence_id
+        send = encode_batch(
+            lane, encoded, count, number, number + count - 1, producer_name=self.producer.name, publish_time_ms=now_ms
+        )
+        is_entry = not 0 < self.topic.limits.message_bytes_max < len(send.entry)
+        if is_entry:
+            stream.on_taken(count, size_bytes)
+            self._put_under_way(send, [Run(stream, first, count, size_bytes)])
+            sends.append(send)
+        self._publish(sends)
+        return is_entry
+
+    def _is_ordinary(self, count: int, size_bytes: int) -> bool:
+        """Whether a batch has the size of an entry, and the rates let it in."""
+        limits, room = self.batch_limits, self._broker.publish_room(self.topic)
+        if not BATCH_MESSAGES_MIN <= count <= limits.messages_max or size_bytes > limits.bytes_max:
+            return False
+        return room is None or (count <= room[0] and size_bytes <= room[1])
 
     def add(self, stream: Stream, first_sequence_id: int, messages: list[api.Message]) -> int:
         """Take messages, as many as rates let in now (rule 4); returns how many. Their receipts come within the window
@@ -176,30 +237,31 @@ class Writer:
     def _store(self, groups: list[Group]) -> None:
         if not groups or self.is_lost:
             return
-        run: list[tuple[Producer, Send]] = []
         now_ms = self._broker.now_ms()
-        for group in groups:
-            run += [(self.producer, send) for send in self._entries_of(group, now_ms)]
-        self.topic.publish(run)
-        size_bytes = sum(len(send.entry) for _, send in run)
-        self._broker.count_published(
-            self.topic, sum(len(group.messages) for group in groups), size_bytes, self._holds.add
-        )
+        self._publish([send for group in groups for send in self._entries_of(group, now_ms)])
+
+    def _publish(self, sends: list[Send]) -> None:
+        if not sends:
+            return
+        self.topic.publish([(self.producer, send) for send in sends])
+        size_bytes = sum(len(send.entry) for send in sends)
+        self._broker.count_published(self.topic, sum(send.num_messages for send in sends), size_bytes, self._holds.add)
 
     def _entries_of(self, group: Group, now_ms: int) -> Iterator[Send]:
         """*group* as an entry that is under way; as several where the topic takes none that is so large."""
         first = self._next_sequence_id
         sequence_ids = list(group.sequence_ids if self._is_named else range(first, first + len(group.messages)))
-        send = encode_group(
-            group, sequence_ids, producer_name=self.producer.name, producer_id=0, publish_time_ms=now_ms
-        )
+        send = encode_group(group, sequence_ids, producer_name=self.producer.name, publish_time_ms=now_ms)
         if len(group.messages) > 1 and 0 < self.topic.limits.message_bytes_max < len(send.entry):
             for half in group.halves():
                 yield from self._entries_of(half, now_ms)
             return
-        self._next_sequence_id += len(group.messages)
-        self._under_way[sequence_ids[0]] = group
+        self._put_under_way(send, group.runs)
         yield send
+
+    def _put_under_way(self, send: Send, runs: list[Run]) -> None:
+        self._next_sequence_id += send.num_messages
+        self._under_way[send.sequence_id] = runs
 
     def wait_ms(self) -> float:
         """How long the rates of the topic and of the broker let no message in; 0: they do."""
@@ -216,13 +278,13 @@ class Writer:
     def on_stored(
         self, producer: Producer, sequence_id: int, highest: int, ledger_id: int, entry_id: int, size_bytes: int
     ) -> None:
-        group = self._under_way.pop(sequence_id, None)
-        if group is None:
+        runs = self._under_way.pop(sequence_id, None)
+        if runs is None:
             return
-        size = len(group.messages)
+        size = sum(run.length for run in runs)
         partition = self.topic.name.partition
         at = 0
-        for run, stream, payload_bytes in _parts(group):
+        for run in runs:
             first = None
             if ledger_id != NO_ID:
                 first = api.MessageId(ledger_id=ledger_id, entry_id=entry_id)
@@ -230,7 +292,7 @@ class Writer:
                     first.partition = partition
                 if size > 1:
                     first.batch_index, first.batch_size = at, size
-            stream.on_stored(run, first, payload_bytes)
+            _stream(run).on_stored(run, first)
             at += run.length
 
     def on_refused(
@@ -238,9 +300,9 @@ class Writer:
     ) -> None:
         if not isinstance(error, NotAllowed):
             self._lose(error)
-        elif (group := self._under_way.pop(sequence_id, None)) is not None:  # other messages go on
-            for run, stream, payload_bytes in _parts(group):
-                stream.on_refused(run, f"{self.topic.name}: {error}", payload_bytes)
+        elif (runs := self._under_way.pop(sequence_id, None)) is not None:  # other messages go on
+            for run in runs:
+                _stream(run).on_refused(run, f"{self.topic.name}: {error}")
 
     def on_unanswered(self, size_bytes: int) -> None:
         pass  # streams count their own messages
@@ -303,11 +365,35 @@ def _fitting(messages: list[api.Message], messages_max: float, bytes_max: float)
     return len(messages)
 
 
-def _parts(group: Group) -> Iterator[tuple[Run, Stream, int]]:
-    """The runs of *group*, each with its stream and the bytes of its payloads."""
-    at = 0
-    for run in group.runs:
-        stream = run.origin
-        assert isinstance(stream, Stream), "streams add messages"
-        yield run, stream, sum(len(message.payload) for message in group.messages[at : at + run.length])
-        at += run.length
+def _check_batches(batches: list[tuple[api.PublishRequest.Batch, bytes]]) -> None:
+    """As on the binary port, and that a request is no more work than others. Raises BadRequest."""
+    if len(batches) > BATCHES_MAX:
+        raise BadRequest(f"{len(batches)} batches in a request, more than {BATCHES_MAX}; make them larger")
+    for number, (batch, encoded) in enumerate(batches):
+        problem = batch_problem(MessageMetadata(num_messages_in_batch=batch.count), len(encoded))
+        if problem is None and batch.count > BATCH_MESSAGES_MAX:
+            problem = f"{batch.count} messages, more than {BATCH_MESSAGES_MAX}; send several batches"
+        key_bytes = max(len(batch.key.encode()), len(batch.ordering_key))
+        if problem is None and key_bytes > KEY_BYTES_MAX:
+            problem = f"its key has {key_bytes} bytes, more than {KEY_BYTES_MAX}; give it a shorter one"
+        if problem is not None:
+            raise BadRequest(f"batch {number} of the request: {problem}")
+
+
+def _taken_apart(count: int, encoded: bytes) -> list[api.Message]:
+    """The messages of a batch. Raises BadRequest."""
+    messages = []
+    try:
+        for _, single, payload in iterate_batch(encoded, count):
+            message = api.Message(payload=bytes(payload))
+            if single is not None:
+                fill_message(message, single)
+            messages.append(message)
+    except Corruption as error:
+        raise BadRequest(str(error)) from error
+    return messages
+
+
+def _stream(run: Run) -> Stream:
+    assert isinstance(run.origin, Stream), "streams add messages"
+    return run.origin

@@ -14,6 +14,7 @@ from magnetar.client.errors import MessageRefused, TopicUnavailable
 from magnetar.client.publishing import FRAME_BYTES, FRAME_MESSAGES, PublishStream
 from magnetar.client.values import Outgoing
 from magnetar_core.topics.topic_name import TopicName
+from managed_ledger.messages import iterate_batch
 from tests.support.waiting import eventually, settle
 from tests.unit.broker.conftest import BrokerInMemory, world
 from tests.unit.broker.grpc.conftest import client, door
@@ -30,7 +31,8 @@ def frames(monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
     def noting(stream: PublishStream) -> Any:
         request = next_request(stream)
         if request is not None:
-            made.append([len(one.payload) for one in request.messages])
+            batched = [one for batch in request.batches for one in iterate_batch(batch.messages, batch.count)]
+            made.append([*(len(one.payload) for one in batched), *(len(one.payload) for one in request.messages)])
         return request
 
     monkeypatch.setattr(PublishStream, "_next", noting)

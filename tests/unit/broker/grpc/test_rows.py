@@ -14,7 +14,7 @@ def test_spark_reads_groups_and_single_messages() -> None:
     group.add(self, 1, two, 1)
     alone.add(self, 2, Message(payload=b"c"), 1)
     entries = [
-        encode_group(made, ids, producer_name="p", producer_id=0, publish_time_ms=9).entry
+        encode_group(made, ids, producer_name="p", publish_time_ms=9).entry
         for made, ids in ((group, [3, 4]), (alone, [5]))
     ]
     rows = [tuple(row[name] for name in COLUMNS) for row in rows_of(entries, COLUMNS)]

@@ -105,6 +105,7 @@ async def test_a_client_that_knows_nothing_learns_the_api_by_reflection_and_uses
     ("method", "first", "code", "text"),
     [
         ("Publish", api.PublishRequest(), "INVALID_ARGUMENT", "`open`"),
+        ("Publish", api.PublishRequest(open={"topic": "t"}, batches=[{}]), "INVALID_ARGUMENT", "and nothing else"),
         ("Publish", api.PublishRequest(open={"topic": "persistent://a/c/b/t"}), "INVALID_ARGUMENT", "with a cluster"),
         ("Publish", api.PublishRequest(open={"topic": "a/b"}), "INVALID_ARGUMENT", "tenant/namespace/topic"),
         ("Publish", api.PublishRequest(open={"topic": "no/where/t"}), "NOT_FOUND", "no/where/t: Namespace not found"),

@@ -73,7 +73,7 @@ def test_plain_and_full_messages_are_encoded_as_a_clients_batch(size: int) -> No
         [message(b"p" * size), message(b"q", properties={"a": "b"}, event_time_ms=3), message(b"")]
     ):
         group.add(ME, at, one, size)
-    send = encode_group(group, [7, 300, 301], producer_name="p", producer_id=0, publish_time_ms=5)
+    send = encode_group(group, [7, 300, 301], producer_name="p", publish_time_ms=5)
     assert (send.sequence_id, send.highest_sequence_id, send.num_messages) == (7, 301, 3)
     metadata, found = messages_of(send.entry)
     messages = list(found)

@@ -9,13 +9,23 @@ import pytest
 from broker.errors import MetadataFailure, NotAllowed
 from broker.grpc.publishing.grouping import GroupLimits
 from broker.grpc.publishing.stream import Share, Stream
-from broker.grpc.publishing.writer import CLOSED, SEQUENCE_ID_MAX, BadRequest, Writer
+from broker.grpc.publishing.writer import (
+    BATCH_MESSAGES_MAX,
+    BATCHES_MAX,
+    CLOSED,
+    SEQUENCE_ID_MAX,
+    BadRequest,
+    Writer,
+)  # fmt: skip
 from broker.memory_budget import MemoryBudget
 from broker.topic.clients.producer import Producer
 from broker.topic.ports import NOT_KNOWN
 from broker.wire.frames import NO_ID, Send
+from magnetar_core.runtime.types import Corruption
 from magnetar_core.topics import topics_pb2 as api
+from magnetar_core.topics.batch_encoding import BATCH_MESSAGES_MIN, encode_messages
 from magnetar_core.topics.topic_name import TopicName
+from managed_ledger.messages import KEY_BYTES_MAX, messages_of
 from tests.support.manual_clock import ManualClock
 
 WINDOW_MS = 5
@@ -71,12 +81,12 @@ class Bench:
         if self.hold is not None:
             hold(self.hold)
 
-    def writer(self, *, is_named: bool = False) -> Writer:
+    def writer(self, *, is_named: bool = False, messages_max: int = 4) -> Writer:
         topic = cast(Any, self.topic)
-        return Writer(self, topic, GroupLimits(4, 1_000, WINDOW_MS), "p", "here", is_named=is_named)
+        return Writer(self, topic, GroupLimits(messages_max, 1_000, WINDOW_MS), "p", "here", is_named=is_named)
 
-    def stream(self, writer: Writer, last_sequence_id: int = -1) -> Stream:
-        stream = Stream(b"", False, last_sequence_id, Share(self.budget), lambda: None)
+    def stream(self, writer: Writer, last_sequence_id: int = -1, *, mix_keys: bool = False) -> Stream:
+        stream = Stream(b"", mix_keys, last_sequence_id, Share(self.budget), lambda: None)
         writer.streams[stream] = None
         return stream
 
@@ -85,10 +95,40 @@ class Bench:
         stream.on_taken(len(messages), sum(map(len, payloads)))
         return writer.add(stream, first, messages)
 
+    def hand_over(self, writer: Writer, stream: Stream, request: api.PublishRequest) -> None:
+        """As a call does it, without waiting for rates."""
+        for first, messages, size_bytes in writer.accepted(stream, request, BYTES_MAX):
+            stream.on_taken(len(messages), size_bytes)
+            while messages:
+                count = writer.add(stream, first, messages)
+                first, messages = first + count, messages[count:]
+
+    def store_all(self, writer: Writer) -> list[tuple[int, int]]:
+        """Confirm all that is published; the first sequence id and the number of messages of each entry."""
+        for entry_id, send in enumerate(self.topic.sends):
+            writer.on_stored(writer.producer, send.sequence_id, send.highest_sequence_id, 1, entry_id, len(send.entry))
+        return [(send.sequence_id, send.num_messages) for send in self.topic.sends]
+
 
 @pytest.fixture
 def bench() -> Bench:
     return Bench()
+
+
+MIN = BATCH_MESSAGES_MIN
+
+
+def messages(count: int, **fields: Any) -> list[api.Message]:
+    return [api.Message(payload=b"%d" % number, **fields) for number in range(count)]
+
+
+def batch(count: int, first: int = 0, **fields: Any) -> api.PublishRequest.Batch:
+    made = api.PublishRequest.Batch(
+        messages=encode_messages(messages(count, **fields), range(first, first + count)), count=count
+    )
+    if "key" in fields:
+        made.key = fields["key"]
+    return made
 
 
 def receipts(stream: Stream) -> list[tuple[int, int, int]]:
@@ -201,6 +241,8 @@ def test_as_many_are_taken_as_rates_let_in(bench: Bench) -> None:
         (api.PublishRequest(open=api.PublishRequest.Open()), "comes once"),
         (api.PublishRequest(first_sequence_id=2, messages=[api.Message()]), "comes after 2"),
         (api.PublishRequest(first_sequence_id=SEQUENCE_ID_MAX, messages=[api.Message()]), "sequence ids end"),
+        (api.PublishRequest(first_sequence_id=2, batches=[batch(MIN)]), "comes after 2"),
+        (api.PublishRequest(first_sequence_id=SEQUENCE_ID_MAX - MIN, batches=[batch(MIN)] * 2), f"and {2 * MIN} mess"),
     ],
 )
 def test_a_request_out_of_order_ends_the_call(bench: Bench, request_: api.PublishRequest, text: str) -> None:
@@ -219,6 +261,158 @@ def test_what_cannot_be_stored_is_refused_in_between(bench: Bench) -> None:
     pieces = [(first, len(messages), size) for first, messages, size in writer.accepted(stream, request, BYTES_MAX)]
     assert pieces == [(0, 1, 1), (2, 2, 2), (5, 0, 0)]
     assert [number for number, _ in refusals(stream)] == [1, 4]
+
+
+@pytest.mark.parametrize("is_named", [False, True])
+def test_a_batch_is_stored_as_it_came(bench: Bench, is_named: bool) -> None:
+    writer = bench.writer(is_named=is_named, messages_max=100)
+    stream = bench.stream(writer)
+    batches = [batch(MIN, 7, key="k"), batch(30, 7 + MIN)]
+    bench.hand_over(writer, stream, api.PublishRequest(first_sequence_id=7, batches=batches, messages=messages(2)))
+    assert len(bench.topic.sends) == 2, "without waiting for more"
+    writer.flush()
+    begin = 7 if is_named else 0
+    assert not stream.is_answered
+    assert bench.store_all(writer) == [(begin, MIN), (begin + MIN, 30), (begin + MIN + 30, 2)]
+    assert receipts(stream) == [(7, MIN, 0), (7 + MIN, 30, 0), (37 + MIN, 2, 0)]
+    metadata, _ = messages_of(bench.topic.sends[0].entry)
+    assert (metadata.partition_key, metadata.producer_name, metadata.num_messages_in_batch) == ("k", "p", MIN)
+    assert bytes(bench.topic.sends[0].entry).endswith(batches[0].messages)
+    assert (stream.is_answered, bench.budget.used_bytes) == (True, 0)
+
+
+def test_a_batch_stands_behind_what_came_before_it_and_alone(bench: Bench) -> None:
+    for is_named, expected in ((False, [1, MIN, 2]), (True, [1, 1, MIN, 1])):
+        bench.topic.sends.clear()
+        writer = bench.writer(is_named=is_named, messages_max=100)
+        stream = bench.stream(writer)
+        bench.hand_over(writer, stream, api.PublishRequest(messages=[api.Message(key="a"), api.Message(key="b")]))
+        bench.hand_over(writer, stream, api.PublishRequest(first_sequence_id=2, batches=[batch(MIN, 2, key="a")]))
+        bench.hand_over(writer, stream, api.PublishRequest(first_sequence_id=2 + MIN, messages=[api.Message(key="b")]))
+        writer.flush()
+        counts = [send.num_messages for send in bench.topic.sends]
+        assert counts == expected, "of the same key, or all of a producer whose sequence ids have to grow"
+
+
+def test_mixed_keys_of_a_batch_are_none_of_its_entry(bench: Bench) -> None:
+    writer = bench.writer(messages_max=100)
+    stream = bench.stream(writer, mix_keys=True)
+    bench.hand_over(writer, stream, api.PublishRequest(batches=[batch(MIN, key="k")]))
+    metadata, inner = messages_of(bench.topic.sends[0].entry)
+    assert not metadata.HasField("partition_key")
+    assert {one.single.partition_key for one in inner if one.single is not None} == {"k"}
+
+
+@pytest.mark.parametrize(("last", "expected"), [(3, [(4, MIN - 4)]), (MIN - 1, []), (MIN + 9, []), (-1, [(0, MIN)])])
+def test_of_a_batch_that_is_stored_in_part_the_rest_is_stored(
+    bench: Bench, last: int, expected: list[tuple[int, int]]
+) -> None:
+    """After a reconnect the client makes other batches than before."""
+    writer = bench.writer(is_named=True, messages_max=100)
+    stream = bench.stream(writer, last_sequence_id=last)
+    bench.hand_over(writer, stream, api.PublishRequest(batches=[batch(MIN)]))
+    writer.flush()
+    assert bench.store_all(writer) == expected
+    stored_before = [(0, min(last + 1, MIN), -1)] if last >= 0 else []
+    assert receipts(stream) == stored_before + [(first, count, 0) for first, count in expected]
+    payloads = [bytes(one.payload) for send in bench.topic.sends for one in messages_of(send.entry)[1]]
+    assert payloads == [one.payload for one in messages(MIN)[last + 1 :]]
+
+
+@pytest.mark.parametrize(
+    ("messages_max", "count", "entries"), [(100, MIN - 1, [MIN - 1]), (25, 26, [25, 1]), (200, 120, [50, 50, 20])]
+)
+def test_a_batch_without_the_size_of_an_entry_is_taken_apart(
+    bench: Bench, messages_max: int, count: int, entries: list[int]
+) -> None:
+    """Too few, too many, too many bytes."""
+    writer = bench.writer(messages_max=messages_max)
+    stream = bench.stream(writer)
+    bench.hand_over(writer, stream, api.PublishRequest(batches=[batch(count)]))
+    writer.flush()
+    assert [number for _, number in bench.store_all(writer)] == entries
+    assert sum(number for _, number, _ in receipts(stream)) == count
+    assert bench.budget.used_bytes == 0
+
+
+def test_a_batch_that_is_too_large_for_the_topic_is_taken_apart_behind_what_came_before_it(bench: Bench) -> None:
+    writer = bench.writer(messages_max=100)
+    stream = bench.stream(writer)
+    bench.topic.limits.message_bytes_max = 200
+    bench.send(writer, stream, 0, b"first")
+    bench.hand_over(writer, stream, api.PublishRequest(first_sequence_id=1, batches=[batch(MIN, 1)]))
+    writer.flush()
+    assert max(len(send.entry) for send in bench.topic.sends) <= 200
+    assert [number for _, number in bench.store_all(writer)] == [1, MIN // 2, MIN // 2]
+    assert [(first, count) for first, count, _ in receipts(stream)] == [(0, 1), (1, MIN // 2), (1 + MIN // 2, MIN // 2)]
+
+
+@pytest.mark.parametrize("room", [(MIN - 1, 1_000), (1_000, 100)])
+def test_of_a_batch_as_much_is_taken_as_rates_let_in(bench: Bench, room: tuple[float, float]) -> None:
+    writer = bench.writer(messages_max=100)
+    stream = bench.stream(writer)
+    bench.room, bench.hold = room, Hold()
+    request = api.PublishRequest(batches=[batch(MIN)])
+    pieces = list(writer.accepted(stream, request, BYTES_MAX))
+    assert (bench.topic.sends, [len(piece[1]) for piece in pieces]) == ([], [MIN])
+    bench.room = (MIN, 1_000)
+    bench.hand_over(writer, stream, api.PublishRequest(first_sequence_id=MIN, batches=[batch(MIN, MIN)]))
+    assert [send.num_messages for send in bench.topic.sends] == [MIN]
+    assert writer.wait_ms() == 70
+
+
+def test_a_batch_that_a_policy_forbids_is_refused_and_the_stream_goes_on(bench: Bench) -> None:
+    writer = bench.writer(messages_max=100)
+    stream = bench.stream(writer)
+    bench.hand_over(writer, stream, api.PublishRequest(batches=[batch(MIN)]))
+    writer.on_refused(writer.producer, 0, MIN - 1, NotAllowed("too large"), 1)
+    assert [number for number, _ in refusals(stream)] == list(range(MIN))
+    assert (writer.is_lost, stream.is_answered, bench.budget.used_bytes) == (False, True, 0)
+
+
+def test_nothing_of_a_stream_that_has_ended_is_stored(bench: Bench) -> None:
+    writer = bench.writer(messages_max=100)
+    stream = bench.stream(writer)
+    stream.end(None)
+    bench.hand_over(writer, stream, api.PublishRequest(batches=[batch(MIN)]))
+    assert (bench.topic.sends, bench.budget.used_bytes) == ([], 0)
+
+
+DAMAGED = api.PublishRequest.Batch(messages=b"\xff" * 200, count=MIN)
+
+
+def test_nobody_looks_at_a_batch_that_is_stored_as_it_came(bench: Bench) -> None:
+    """Its consumers get the error, as on the binary port; the messages of others are in other entries."""
+    writer = bench.writer(messages_max=100)
+    stream = bench.stream(writer)
+    bench.send(writer, bench.stream(writer), 0, b"of another client")
+    bench.hand_over(writer, stream, api.PublishRequest(batches=[DAMAGED]))
+    bench.hand_over(writer, stream, api.PublishRequest(first_sequence_id=MIN, messages=messages(1)))
+    writer.flush()
+    assert [number for _, number in bench.store_all(writer)] == [1, MIN, 1]
+    with pytest.raises(Corruption, match=f"message 0 of a batch of {MIN}"):
+        list(messages_of(bench.topic.sends[1].entry)[1])
+
+
+@pytest.mark.parametrize(
+    ("batches", "text"),
+    [
+        ([api.PublishRequest.Batch()], "batch 0 of the request: num_messages_in_batch is 0"),
+        ([batch(MIN), api.PublishRequest.Batch(count=-1)], "batch 1 of the request: num_messages_in_batch is -1"),
+        ([api.PublishRequest.Batch(messages=bytes(100), count=17)], "100 bytes hold at most 16 messages"),
+        ([api.PublishRequest.Batch(messages=bytes(6), count=2**31 - 1)], "at most 1000000 messages"),
+        ([batch(BATCH_MESSAGES_MAX + 1)], f"more than {BATCH_MESSAGES_MAX}; send several"),
+        ([batch(1)] * (BATCHES_MAX + 1), f"more than {BATCHES_MAX}; make them larger"),
+        ([batch(MIN, key="ä" * (KEY_BYTES_MAX // 2 + 1))], f"its key has {KEY_BYTES_MAX + 2} bytes"),
+        ([DAMAGED], f"message 0 of a batch of {MIN}"),
+    ],
+)
+def test_a_batch_that_cannot_be_ends_the_call(bench: Bench, batches: list[api.PublishRequest.Batch], text: str) -> None:
+    writer = bench.writer()  # it takes apart what it can
+    stream = bench.stream(writer)
+    with pytest.raises(BadRequest, match=text):
+        list(writer.accepted(stream, api.PublishRequest(batches=batches), BYTES_MAX))
+    assert bench.budget.used_bytes == 0
 
 
 def test_messages_of_a_named_stream_that_broke_off_are_dropped_and_others_are_stored(bench: Bench) -> None:
