@@ -15,15 +15,16 @@ break the checksum and lose fields that we do not know. (docs/formats/pulsar.md)
 
 import struct
 import zlib
-from collections.abc import Container, Iterator
+from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 import cramjam
 from google.protobuf.message import DecodeError
 
 from magnetar_core.bookkeeper.wire.checksum import crc32c
-from magnetar_core.runtime.data.varint import read_varint
-from magnetar_core.runtime.types import KIB, MIB, Buffer, Corruption
+from magnetar_core.runtime.types import MIB, Buffer, Corruption
+from magnetar_core.topics.batches import BATCHED_BYTES_MIN, check_count, message_at
+from magnetar_core.topics.metadata import ORDINARY_METADATA_BYTES, fields_problem, has_broken_text, is_broken
 from managed_ledger.messages_pb2 import (
     LZ4,
     NONE,
@@ -48,26 +49,9 @@ UNCOMPRESSED_BYTES_MAX: Final = 64 * MIB
 # The chunks of a message are joined before they are decompressed, so the message may be larger than an entry.
 CHUNKED_BYTES_MAX: Final = 512 * MIB
 
-# The fewest bytes that a message takes in a batch: the size of its metadata (4), and payload_size, which they must
-# have (2).
-BATCHED_BYTES_MIN: Final = 4 + 2
-
 # The most messages that a batch may claim to have. A few compressed bytes can stand for any number; this is more than
 # fit uncompressed into an entry of the default maximum (5 MiB / 6 bytes).
 BATCH_MESSAGES_MAX: Final = 1_000_000
-
-
-# Properties of a message. Each is looked at where the metadata are read, in half a microsecond.
-PROPERTIES_MAX: Final = 10_000
-
-# Its key, or ordering key: the hash by which Key_Shared subscriptions give it to a consumer takes 0.2 µs a byte.
-KEY_BYTES_MAX: Final = 64 * KIB
-
-# All fields of its metadata. There are thirty others, some of which may repeat.
-METADATA_FIELDS_MAX: Final = PROPERTIES_MAX + 100
-
-# Metadata of this size are not looked through for it first: they are read within some milliseconds, whatever they are.
-ORDINARY_METADATA_BYTES: Final = 64 * KIB
 
 
 class EntryParts(NamedTuple):
@@ -126,14 +110,14 @@ def parse_metadata(data: Buffer) -> MessageMetadata:
 
 def metadata_of(parts: EntryParts) -> MessageMetadata:
     """The message metadata in an entry that was split. Raises Corruption."""
-    if len(parts.metadata) > ORDINARY_METADATA_BYTES and (problem := fields_problem(parts.metadata)):
+    if (problem := metadata_problem(parts)) is not None:
         raise Corruption(problem)
     metadata = MessageMetadata()
     try:
         metadata.ParseFromString(bytes(parts.metadata))
     except DecodeError as error:
         raise Corruption(f"message metadata cannot be decoded: {error}") from None
-    if _is_broken(metadata.producer_name) or _has_broken_text(metadata):
+    if is_broken(metadata.producer_name) or has_broken_text(metadata):
         raise Corruption("message metadata hold text that is not UTF-8")
     return metadata
 
@@ -143,47 +127,10 @@ _KEYS: Final = tuple(
 )
 
 
-def fields_problem(metadata: Buffer, keys: Container[int] = _KEYS) -> str | None:
-    """Why encoded metadata of a message are too much to work on; None: they are not. Looks no further than it must.
-
-    *keys*: the tags of its keys.
-    """
-    view, at, end = memoryview(metadata), 0, len(metadata)
-    try:
-        for _ in range(METADATA_FIELDS_MAX):
-            if at >= end:
-                return None
-            tag, at = read_varint(view, at)
-            kind = tag & 7
-            if kind == 0:
-                _, at = read_varint(view, at)
-            elif kind == 1:
-                at += 8
-            elif kind == 2:
-                size, at = read_varint(view, at)
-                at += size
-                if tag in keys and size > KEY_BYTES_MAX:
-                    return f"its key has {size} bytes, more than {KEY_BYTES_MAX}; give it a shorter one"
-            elif kind == 5:
-                at += 4
-    except (IndexError, ValueError):
-        return None  # its decoder says what is wrong with it
-    if at >= end:
-        return None
-    return f"it has more than {PROPERTIES_MAX} properties, or as many other fields; give it fewer"
-
-
-def _has_broken_text(metadata: MessageMetadata | SingleMessageMetadata) -> bool:
-    if _is_broken(metadata.partition_key):
-        return True
-    # Most have none, and to walk over none takes 0.4 µs a message.
-    properties = metadata.properties
-    return bool(properties) and any(_is_broken(item.key) or _is_broken(item.value) for item in properties)
-
-
-def _is_broken(text: object) -> bool:
-    """The library gives bytes where a text is not UTF-8, instead of refusing it."""
-    return isinstance(text, bytes)
+def metadata_problem(parts: EntryParts) -> str | None:
+    """Why the metadata of an entry are too much to work on; None: they are not."""
+    size_bytes = len(parts.metadata)
+    return fields_problem(parts.metadata, _KEYS) if size_bytes > ORDINARY_METADATA_BYTES else None
 
 
 def broker_metadata_of(parts: EntryParts) -> BrokerEntryMetadata | None:
@@ -310,23 +257,10 @@ def iterate_batch(payload: Buffer, count: int) -> Iterator[Message]:
     time: as objects they take a hundred times the bytes that they have in the batch.
     """
     view = memoryview(payload)
-    if count < 0 or count * BATCHED_BYTES_MIN > len(view):
-        raise Corruption(f"a batch of {count} messages cannot be in {len(view)} bytes")
+    check_count(count, len(view))
     at = 0
     for index in range(count):
-        try:
-            (size,) = _U32.unpack_from(view, at)
-            if size > ORDINARY_METADATA_BYTES and (problem := fields_problem(view[at + 4 : at + 4 + size], ())):
-                raise Corruption(f"message {index} of a batch of {count}: {problem}")
-            single = SingleMessageMetadata.FromString(bytes(view[at + 4 : at + 4 + size]))
-        except (struct.error, DecodeError) as error:
-            raise Corruption(f"message {index} of a batch of {count} cannot be decoded: {error}") from None
-        if _has_broken_text(single):
-            raise Corruption(f"message {index} of a batch of {count} holds text that is not UTF-8")
-        start = at + 4 + size
-        at = start + single.payload_size
-        if single.payload_size < 0 or at > len(view):
-            raise Corruption(f"message {index} of a batch of {count} leaves its payload of {len(view)} bytes")
+        single, start, at = message_at(view, at, index, count)
         yield Message(index, single, view[start:at])
 
 
@@ -345,17 +279,37 @@ def messages_in(
     Markers and chunks come as one message each, as they are stored. Raises Corruption (wrong checksum included) at
     once for the entry as a whole, and later where a message of its batch is damaged.
     """
+    return messages_from(metadata, opened_payload(parts, metadata, bytes_max))
+
+
+def is_sealed(metadata: MessageMetadata) -> bool:
+    """Whether the payload says nothing by itself: that of a marker or of a chunk, or an encrypted one."""
+    return metadata.HasField("marker_type") or metadata.num_chunks_from_msg > 1 or bool(metadata.encryption_keys)
+
+
+def is_open_batch(metadata: MessageMetadata) -> bool:
+    """Whether the payload, without compression, is a batch that can be taken apart."""
+    return is_batch(metadata) and not is_sealed(metadata)
+
+
+def opened_payload(parts: EntryParts, metadata: MessageMetadata, bytes_max: int = UNCOMPRESSED_BYTES_MAX) -> Buffer:
+    """The payload without compression, or as it is stored if it is sealed. Raises Corruption (wrong checksum included),
+    also for a batch that cannot be one."""
     if parts.checksum is not None and crc32c(parts.checksummed) != parts.checksum:
         raise Corruption(f"entry of {len(parts.checksummed)} bytes does not have its checksum {parts.checksum:08x}")
-    if metadata.HasField("marker_type") or metadata.num_chunks_from_msg > 1 or metadata.encryption_keys:
-        return iter([Message(-1, None, parts.payload)])
+    if is_sealed(metadata):
+        return parts.payload
     problem = batch_problem(metadata, len(parts.payload))
     if problem is not None:
         raise Corruption(problem)
-    payload = payload_of(parts, metadata, bytes_max)
-    if not is_batch(metadata):
-        return iter([Message(-1, None, memoryview(payload))])
-    return iterate_batch(payload, metadata.num_messages_in_batch)
+    return payload_of(parts, metadata, bytes_max)
+
+
+def messages_from(metadata: MessageMetadata, payload: Buffer) -> Iterator[Message]:
+    """The messages in an opened payload. Raises Corruption where a message of a batch is damaged."""
+    if is_open_batch(metadata):
+        return iterate_batch(payload, metadata.num_messages_in_batch)
+    return iter([Message(-1, None, memoryview(payload))])
 
 
 def encode_entry(metadata: MessageMetadata, payload: Buffer) -> bytes:

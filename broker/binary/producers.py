@@ -45,13 +45,13 @@ from broker.wire import pulsar_pb2 as wire
 from broker.wire.frames import NO_ID, Send, checksum_verdict, command, metadata_bytes, send_receipt
 from magnetar_core.bookkeeper.wire.framing import MalformedFrame
 from magnetar_core.runtime.types import Corruption
+from magnetar_core.topics.metadata import ORDINARY_METADATA_BYTES
 from magnetar_core.topics.topic_name import TopicName
 from managed_ledger.messages import (
-    ORDINARY_METADATA_BYTES,
     batch_problem,
-    fields_problem,
     message_count,
     metadata_of,
+    metadata_problem,
     split_entry,
 )
 
@@ -260,7 +260,7 @@ class ConnectionProducers:
             error = wire.ChecksumError, "Checksum failed on the broker"
         elif (of_metadata := metadata_bytes(entry)) < 0:
             error = wire.ChecksumError, "The message ends inside its metadata"
-        elif of_metadata > ORDINARY_METADATA_BYTES and (problem := fields_problem(split_entry(entry).metadata)):
+        elif of_metadata > ORDINARY_METADATA_BYTES and (problem := metadata_problem(split_entry(entry))):
             error = wire.NotAllowedError, f"Message {send.sequence_id} of {producer.name}: {problem}"
         elif send.is_transactional:
             error = wire.NotAllowedError, "Transactions are not enabled."

@@ -7,7 +7,7 @@
 Rules:
 
 1. Permits count messages, as on the binary port. An entry that cost more permits than it delivered messages gives the
-   difference back.
+   difference back. Of a batch that goes as it is all messages count; its client gives back what it does not find in it.
 2. A batch is acknowledged as a whole when all its messages are; before that the cursor learns of single ones only
    where the broker keeps such acks (acknowledgmentAtBatchIndexLevelEnabled). What it does not keep is known here as
    long as the call lasts.
@@ -41,7 +41,7 @@ from magnetar_core.security.caller import TRUSTED, Caller
 from magnetar_core.topics import topics_pb2 as api
 from magnetar_core.topics.topic_name import TopicName
 from managed_ledger.errors import InvalidPosition
-from managed_ledger.messages import messages_in, metadata_of, split_entry
+from managed_ledger.messages import is_open_batch, messages_from, metadata_of, opened_payload, split_entry
 from managed_ledger.messages_pb2 import NONE
 from managed_ledger.position import EARLIEST, LATEST, Position, named_position
 
@@ -86,6 +86,8 @@ class ConsumeCall:
         self._broker = broker
         self._topic = topic
         self._open = request
+        # Compaction leaves messages empty, which are acknowledged here (`_finish`).
+        self._sends_batches = request.takes_batches and not request.read_compacted
         self._address = address
         self._caller = caller
         self.changed = asyncio.Event()
@@ -199,12 +201,13 @@ class ConsumeCall:
                     f"uncompressed_size {unpacked_bytes} is above the limit of {limit} (maxUncompressedEntrySize)"
                 )
             if max(len(waiting.entry), unpacked_bytes) > INLINE_BYTES_MAX:
-                messages = await asyncio.to_thread(messages_in, parts, metadata, limit)
+                payload = await asyncio.to_thread(opened_payload, parts, metadata, limit)
             else:
-                messages = messages_in(parts, metadata, limit)
+                payload = opened_payload(parts, metadata, limit)
         except Corruption as error:
             raise Corruption(f"{self._topic.name}: {waiting.position}: {error}") from None
-        return UnpackedEntry(waiting, metadata, messages)
+        may_be_whole = self._sends_batches and is_open_batch(metadata)
+        return UnpackedEntry(waiting, metadata, messages_from(metadata, payload), payload if may_be_whole else None)
 
     def _finish(self, unpacked: UnpackedEntry) -> None:
         """All messages of the entry are sent: correct its permits (rule 1), and acknowledge what no client will.

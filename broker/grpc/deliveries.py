@@ -1,19 +1,23 @@
 """From an entry as it is stored to the deliveries of the topic API. No IO and no clock.
 
 An entry is sent in one delivery, or in several if it is large. Its messages are decoded one after the other, so that
-only those of the next delivery are in memory.
+only those of the next delivery are in memory. To a client that takes batches apart itself a batch of which nothing is
+left out goes as it is: then a message costs nothing here.
 """
 
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
+from google.protobuf.message import EncodeError
+
 from broker.grpc.partial import PartialBatches
 from broker.topic.clients.consumer import Consumer
 from magnetar_core.runtime.types import MIB, Buffer, Corruption
 from magnetar_core.topics import topics_pb2 as api
+from magnetar_core.topics.metadata import describe
 from magnetar_core.topics.topic_name import TopicName
 from managed_ledger.ack_ranges import mask_of
-from managed_ledger.messages import Message, is_batch, split_entry
+from managed_ledger.messages import Message, is_open_batch, split_entry
 from managed_ledger.messages_pb2 import MessageMetadata, SingleMessageMetadata
 from managed_ledger.position import Position, signed
 
@@ -43,14 +47,24 @@ class WaitingEntry(NamedTuple):
 class UnpackedEntry:
     """An entry whose messages are being sent."""
 
-    __slots__ = ("_bits", "_compacted", "delivered", "is_done", "messages", "metadata", "size", "waiting")
+    __slots__ = ("_batch", "_bits", "_compacted", "delivered", "is_done", "messages", "metadata", "size", "waiting")
 
-    def __init__(self, waiting: WaitingEntry, metadata: MessageMetadata, messages: Iterator[Message]) -> None:
+    def __init__(
+        self,
+        waiting: WaitingEntry,
+        metadata: MessageMetadata,
+        messages: Iterator[Message],
+        batch: Buffer | None = None,
+    ) -> None:
+        """*batch*: the same messages as a batch, if it may be sent as it is."""
         self.waiting = waiting
         self.metadata = metadata
         self.messages = messages
-        self.size = metadata.num_messages_in_batch if is_batch(metadata) else 0
-        """Messages in the batch; 0 if the entry is not a batch."""
+        self.size = metadata.num_messages_in_batch if is_open_batch(metadata) else 0
+        """Messages in the batch; 0 if the entry is not a batch, or goes as one message that cannot be read."""
+        if batch is not None and (len(batch) > DELIVERY_BYTES_MAX or self.size > DELIVERY_MESSAGES_MAX):
+            batch = None
+        self._batch = batch
         # Messages that compaction has removed, least bit first. (As bytes: setting a bit of a large int copies it.)
         self._compacted = bytearray()
         self.delivered = 0
@@ -85,6 +99,7 @@ class UnpackedEntry:
         if skip > 0:
             left &= whole & ~((1 << min(skip, size)) - 1)
         if left != whole:
+            self._batch = None
             self._bits = left.to_bytes((size + 7) // 8, "little")
             if left:
                 batches.note(position, left, size)
@@ -98,6 +113,10 @@ class UnpackedEntry:
         """
         assert not self.is_done, "an entry is sent once"
         delivery = _delivery(answer, self)
+        if self._batch is not None:
+            delivery.batch = bytes(self._batch)
+            self.delivered, self.is_done = self.size, True
+            return len(self._batch) + MESSAGE_BYTES
         add, bits, size_bytes = delivery.messages.add, self._bits, 0
         try:
             for looked_at, (index, single, payload) in enumerate(self.messages, 1):
@@ -111,7 +130,7 @@ class UnpackedEntry:
                     else:
                         message = add(payload=bytes(payload), batch_index=index, sequence_id=single.sequence_id)
                         if not is_plain(single):
-                            fill_message(message, single)
+                            describe(message, single)
                 if (
                     size_bytes >= DELIVERY_BYTES_MAX
                     or len(delivery.messages) >= DELIVERY_MESSAGES_MAX
@@ -157,7 +176,7 @@ def _fill_single(
     metadata: MessageMetadata, delivery: api.ConsumeResponse.Delivery, payload: memoryview, topic: TopicName
 ) -> None:
     message = delivery.messages.add(payload=bytes(payload), sequence_id=metadata.sequence_id)
-    fill_message(message, metadata)
+    describe(message, metadata)
     where = f"{topic}: {Position(delivery.ledger_id, delivery.entry_id)}"
     if metadata.num_chunks_from_msg > 1:
         delivery.problem = f"{where}: a chunk of a larger message; read it with a client of the binary protocol"
@@ -187,22 +206,10 @@ def is_plain(single: SingleMessageMetadata) -> bool:
     if not single.HasField("sequence_id"):
         return False
     size, sequence_id = single.payload_size.bit_length(), single.sequence_id.bit_length()
-    return single.ByteSize() == 2 + ((size + 6) // 7 or 1) + ((sequence_id + 6) // 7 or 1)
-
-
-def fill_message(message: api.Message, metadata: MessageMetadata | SingleMessageMetadata) -> None:
-    """Set in *message* what its *metadata* say, but for its place and number."""
-    if metadata.HasField("partition_key"):
-        message.key = metadata.partition_key
-        message.key_is_base64 = metadata.partition_key_b64_encoded
-    for item in metadata.properties:
-        message.properties[item.key] = item.value
-    if metadata.event_time:
-        message.event_time_ms = signed(metadata.event_time)
-    if metadata.ordering_key:
-        message.ordering_key = metadata.ordering_key
-    if metadata.null_value:
-        message.is_null = True
+    try:
+        return single.ByteSize() == 2 + ((size + 6) // 7 or 1) + ((sequence_id + 6) // 7 or 1)
+    except EncodeError:  # a property lacks its key or value
+        return False
 
 
 def _rest(entry: Buffer) -> Buffer:

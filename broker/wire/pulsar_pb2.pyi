@@ -1,4 +1,5 @@
 from managed_ledger import messages_pb2 as _messages_pb2
+from magnetar_core.topics import batches_pb2 as _batches_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
@@ -170,8 +171,8 @@ class Schema(_message.Message):
     name: str
     schema_data: bytes
     type: Schema.Type
-    properties: _containers.RepeatedCompositeFieldContainer[_messages_pb2.KeyValue]
-    def __init__(self, name: _Optional[str] = ..., schema_data: _Optional[bytes] = ..., type: _Optional[_Union[Schema.Type, str]] = ..., properties: _Optional[_Iterable[_Union[_messages_pb2.KeyValue, _Mapping]]] = ...) -> None: ...
+    properties: _containers.RepeatedCompositeFieldContainer[_batches_pb2.KeyValue]
+    def __init__(self, name: _Optional[str] = ..., schema_data: _Optional[bytes] = ..., type: _Optional[_Union[Schema.Type, str]] = ..., properties: _Optional[_Iterable[_Union[_batches_pb2.KeyValue, _Mapping]]] = ...) -> None: ...
 
 class KeySharedMeta(_message.Message):
     __slots__ = ("keySharedMode", "hashRanges", "allowOutOfOrderDelivery")
@@ -328,8 +329,8 @@ class CommandLookupTopic(_message.Message):
     original_auth_data: str
     original_auth_method: str
     advertised_listener_name: str
-    properties: _containers.RepeatedCompositeFieldContainer[_messages_pb2.KeyValue]
-    def __init__(self, topic: _Optional[str] = ..., request_id: _Optional[int] = ..., authoritative: bool = ..., original_principal: _Optional[str] = ..., original_auth_data: _Optional[str] = ..., original_auth_method: _Optional[str] = ..., advertised_listener_name: _Optional[str] = ..., properties: _Optional[_Iterable[_Union[_messages_pb2.KeyValue, _Mapping]]] = ...) -> None: ...
+    properties: _containers.RepeatedCompositeFieldContainer[_batches_pb2.KeyValue]
+    def __init__(self, topic: _Optional[str] = ..., request_id: _Optional[int] = ..., authoritative: bool = ..., original_principal: _Optional[str] = ..., original_auth_data: _Optional[str] = ..., original_auth_method: _Optional[str] = ..., advertised_listener_name: _Optional[str] = ..., properties: _Optional[_Iterable[_Union[_batches_pb2.KeyValue, _Mapping]]] = ...) -> None: ...
 
 class CommandLookupTopicResponse(_message.Message):
     __slots__ = ("brokerServiceUrl", "brokerServiceUrlTls", "response", "request_id", "authoritative", "error", "message", "proxy_through_service_url")
@@ -380,8 +381,8 @@ class CommandGetTopicsOfNamespace(_message.Message):
     mode: CommandGetTopicsOfNamespace.Mode
     topics_pattern: str
     topics_hash: str
-    properties: _containers.RepeatedCompositeFieldContainer[_messages_pb2.KeyValue]
-    def __init__(self, request_id: _Optional[int] = ..., namespace: _Optional[str] = ..., mode: _Optional[_Union[CommandGetTopicsOfNamespace.Mode, str]] = ..., topics_pattern: _Optional[str] = ..., topics_hash: _Optional[str] = ..., properties: _Optional[_Iterable[_Union[_messages_pb2.KeyValue, _Mapping]]] = ...) -> None: ...
+    properties: _containers.RepeatedCompositeFieldContainer[_batches_pb2.KeyValue]
+    def __init__(self, request_id: _Optional[int] = ..., namespace: _Optional[str] = ..., mode: _Optional[_Union[CommandGetTopicsOfNamespace.Mode, str]] = ..., topics_pattern: _Optional[str] = ..., topics_hash: _Optional[str] = ..., properties: _Optional[_Iterable[_Union[_batches_pb2.KeyValue, _Mapping]]] = ...) -> None: ...
 
 class CommandGetTopicsOfNamespaceResponse(_message.Message):
     __slots__ = ("request_id", "topics", "filtered", "topics_hash", "changed")
@@ -481,7 +482,7 @@ class CommandProducer(_message.Message):
     request_id: int
     producer_name: str
     encrypted: bool
-    metadata: _containers.RepeatedCompositeFieldContainer[_messages_pb2.KeyValue]
+    metadata: _containers.RepeatedCompositeFieldContainer[_batches_pb2.KeyValue]
     schema: Schema
     epoch: int
     user_provided_producer_name: bool
@@ -489,7 +490,7 @@ class CommandProducer(_message.Message):
     topic_epoch: int
     txn_enabled: bool
     initial_subscription_name: str
-    def __init__(self, topic: _Optional[str] = ..., producer_id: _Optional[int] = ..., request_id: _Optional[int] = ..., producer_name: _Optional[str] = ..., encrypted: bool = ..., metadata: _Optional[_Iterable[_Union[_messages_pb2.KeyValue, _Mapping]]] = ..., schema: _Optional[_Union[Schema, _Mapping]] = ..., epoch: _Optional[int] = ..., user_provided_producer_name: bool = ..., producer_access_mode: _Optional[_Union[ProducerAccessMode, str]] = ..., topic_epoch: _Optional[int] = ..., txn_enabled: bool = ..., initial_subscription_name: _Optional[str] = ...) -> None: ...
+    def __init__(self, topic: _Optional[str] = ..., producer_id: _Optional[int] = ..., request_id: _Optional[int] = ..., producer_name: _Optional[str] = ..., encrypted: bool = ..., metadata: _Optional[_Iterable[_Union[_batches_pb2.KeyValue, _Mapping]]] = ..., schema: _Optional[_Union[Schema, _Mapping]] = ..., epoch: _Optional[int] = ..., user_provided_producer_name: bool = ..., producer_access_mode: _Optional[_Union[ProducerAccessMode, str]] = ..., topic_epoch: _Optional[int] = ..., txn_enabled: bool = ..., initial_subscription_name: _Optional[str] = ...) -> None: ...
 
 class CommandProducerSuccess(_message.Message):
     __slots__ = ("request_id", "producer_name", "last_sequence_id", "schema_version", "topic_epoch", "producer_ready")
@@ -611,7 +612,7 @@ class CommandSubscribe(_message.Message):
     priority_level: int
     durable: bool
     start_message_id: _messages_pb2.MessageIdData
-    metadata: _containers.RepeatedCompositeFieldContainer[_messages_pb2.KeyValue]
+    metadata: _containers.RepeatedCompositeFieldContainer[_batches_pb2.KeyValue]
     read_compacted: bool
     schema: Schema
     initialPosition: CommandSubscribe.InitialPosition
@@ -619,9 +620,9 @@ class CommandSubscribe(_message.Message):
     force_topic_creation: bool
     start_message_rollback_duration_sec: int
     keySharedMeta: KeySharedMeta
-    subscription_properties: _containers.RepeatedCompositeFieldContainer[_messages_pb2.KeyValue]
+    subscription_properties: _containers.RepeatedCompositeFieldContainer[_batches_pb2.KeyValue]
     consumer_epoch: int
-    def __init__(self, topic: _Optional[str] = ..., subscription: _Optional[str] = ..., subType: _Optional[_Union[CommandSubscribe.SubType, str]] = ..., consumer_id: _Optional[int] = ..., request_id: _Optional[int] = ..., consumer_name: _Optional[str] = ..., priority_level: _Optional[int] = ..., durable: bool = ..., start_message_id: _Optional[_Union[_messages_pb2.MessageIdData, _Mapping]] = ..., metadata: _Optional[_Iterable[_Union[_messages_pb2.KeyValue, _Mapping]]] = ..., read_compacted: bool = ..., schema: _Optional[_Union[Schema, _Mapping]] = ..., initialPosition: _Optional[_Union[CommandSubscribe.InitialPosition, str]] = ..., replicate_subscription_state: bool = ..., force_topic_creation: bool = ..., start_message_rollback_duration_sec: _Optional[int] = ..., keySharedMeta: _Optional[_Union[KeySharedMeta, _Mapping]] = ..., subscription_properties: _Optional[_Iterable[_Union[_messages_pb2.KeyValue, _Mapping]]] = ..., consumer_epoch: _Optional[int] = ...) -> None: ...
+    def __init__(self, topic: _Optional[str] = ..., subscription: _Optional[str] = ..., subType: _Optional[_Union[CommandSubscribe.SubType, str]] = ..., consumer_id: _Optional[int] = ..., request_id: _Optional[int] = ..., consumer_name: _Optional[str] = ..., priority_level: _Optional[int] = ..., durable: bool = ..., start_message_id: _Optional[_Union[_messages_pb2.MessageIdData, _Mapping]] = ..., metadata: _Optional[_Iterable[_Union[_batches_pb2.KeyValue, _Mapping]]] = ..., read_compacted: bool = ..., schema: _Optional[_Union[Schema, _Mapping]] = ..., initialPosition: _Optional[_Union[CommandSubscribe.InitialPosition, str]] = ..., replicate_subscription_state: bool = ..., force_topic_creation: bool = ..., start_message_rollback_duration_sec: _Optional[int] = ..., keySharedMeta: _Optional[_Union[KeySharedMeta, _Mapping]] = ..., subscription_properties: _Optional[_Iterable[_Union[_batches_pb2.KeyValue, _Mapping]]] = ..., consumer_epoch: _Optional[int] = ...) -> None: ...
 
 class CommandFlow(_message.Message):
     __slots__ = ("consumer_id", "messagePermits")

@@ -7,6 +7,7 @@ import asyncio
 import weakref
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterable, Mapping, Sequence
+from itertools import repeat
 from types import TracebackType
 from typing import Any, Final, Generic, Self
 
@@ -73,8 +74,7 @@ class _Queue:
         self.bell = Bell()
 
     def put(self, stream: ConsumeStream, messages: list[Message[Any]]) -> None:
-        generation = stream.generation
-        self._messages.extend((generation, stream, message) for message in messages)
+        self._messages.extend(zip(repeat(stream.generation), repeat(stream), messages))
         self.bell.ring()
 
     def drop(self, stream: ConsumeStream) -> None:

@@ -7,6 +7,8 @@ Rules:
    from the queue: they are delivered again. A reader continues behind the last message that the program took.
 3. Acks are sent before the request that follows them. Those that the broker refuses are an error of the next request
    that waits, or of the log: others are not touched by that.
+4. A batch cost the permits of all its messages. Those that are not in it (it is damaged), or that compaction emptied,
+   are granted anew; the latter are acknowledged.
 """
 
 import asyncio
@@ -21,7 +23,9 @@ from magnetar.client.errors import ClientClosed, TopicError, TopicUnavailable
 from magnetar.client.retries.letters import Letters
 from magnetar.client.stream import CLOSE_S, Phase, Stream
 from magnetar.client.values import Message, id_from_api, id_to_api, put_acks
+from magnetar_core.runtime.types import Corruption
 from magnetar_core.topics import topics_pb2 as api
+from magnetar_core.topics.batches import BATCHED_BYTES_MIN, runs
 from magnetar_core.topics.message_id import LATEST, MessageId
 from magnetar_core.topics.topic_name import TopicName
 
@@ -51,6 +55,7 @@ class ConsumeStream(Stream):
     ) -> None:
         """*letters*: where messages go that were delivered too often. *decoder*: reads values; None: they are bytes."""
         super().__init__(brokers, topic, opening)
+        opening.takes_batches = True
         self.decoder = decoder
         self.schema_topic = TopicName.parse(topic).base.full
         self._prepares = decoder is not None and decoder.needs_versions
@@ -259,12 +264,49 @@ class ConsumeStream(Stream):
                     future.set_result(None)
 
     def _messages(self, deliveries: Iterable[Any]) -> list[Message[Any]]:
-        messages: list[Message[Any]] = [
-            Message(self.topic, delivery, message, self) for delivery in deliveries for message in delivery.messages
-        ]
+        messages: list[Message[Any]] = []
+        for delivery in deliveries:
+            if batch := delivery.batch:
+                self._take_apart(delivery, batch, messages)
+            else:
+                messages += [Message.of(self.topic, delivery, self, message) for message in delivery.messages]
         if (telemetry := self._brokers.telemetry) is not None and messages:
             telemetry.received(self.topic, len(messages))
         return messages
+
+    def _take_apart(self, delivery: Any, batch: bytes, messages: list[Message[Any]]) -> None:
+        """Put the messages of a *batch* behind *messages* (rule 4). Raises TopicError for what no broker sends."""
+        topic, count, before = self.topic, delivery.batch_size, len(messages)
+        if not 0 < count <= len(batch) // BATCHED_BYTES_MIN:
+            raise garbage(f"the broker that serves {topic}")
+        problem = ""
+        try:
+            for first, run in runs(batch, count):
+                messages += [
+                    Message(topic, delivery, self, index, payload, head)
+                    for index, (head, payload) in enumerate(run, first)
+                ]
+        except Corruption as error:
+            problem = f"{topic}: {delivery.ledger_id}:{delivery.entry_id}: {error}"
+        missing = count - (len(messages) - before)
+        if not missing:
+            return
+        if problem:
+            damaged = api.ConsumeResponse.Delivery(
+                ledger_id=delivery.ledger_id,
+                entry_id=delivery.entry_id,
+                redelivery_count=delivery.redelivery_count,
+                problem=problem,
+            )
+            messages.append(Message.of(topic, damaged, self, api.Message(payload=batch)))
+            missing -= 1
+        else:
+            there = {message.id.batch_index for message in messages[before:]}
+            emptied = [index for index in range(count) if index not in there]
+            self._acks += [Message(topic, delivery, self, index, b"", b"") for index in emptied]
+            self._answered -= len(emptied)  # they will be, and are not taken
+        self._permits += missing
+        self._wake.set()
 
     def is_before_end(self) -> bool:
         """Whether a reader has yet to take the last message that is known."""

@@ -9,6 +9,7 @@ from magnetar.client.base.arguments import check_properties, check_text, check_w
 from magnetar.client.codecs.codec import Codec, Unpickled
 from magnetar.client.codecs.declared import T
 from magnetar_core.topics import topics_pb2 as api
+from magnetar_core.topics.batches import Head, message_of, single_of
 from magnetar_core.topics.message_id import MessageId
 
 if TYPE_CHECKING:
@@ -79,16 +80,34 @@ class Message(Generic[T]):
         consumer.ack(message)
     """
 
-    __slots__ = ("_delivery", "_message", "_source", "_value", "topic")
+    __slots__ = ("_delivery", "_head", "_index", "_source", "_value", "payload", "topic")
 
     _value: T
 
-    def __init__(self, topic: str, delivery: Any, message: Any, source: Any) -> None:
+    def __init__(
+        self, topic: str, delivery: Any, source: Any, index: int, payload: bytes, head: Head | api.Message
+    ) -> None:
+        """*head*: what else is said of it; of a message of a batch as it stands there, and read when asked for."""
         self.topic = topic
         """Full name; of the partition, where there are some."""
+        self.payload = payload
+        """The bytes that are stored."""
         self._delivery = delivery
-        self._message = message
         self._source = source
+        self._index = index
+        self._head = head
+
+    @classmethod
+    def of(cls, topic: str, delivery: Any, source: Any, message: api.Message) -> "Message[T]":
+        """A message that the broker took out of its entry."""
+        return cls(topic, delivery, source, message.batch_index, message.payload, message)
+
+    def _described(self) -> api.Message:
+        """What else is said of it: all but the payload and the place can be read there."""
+        head = self._head
+        if not isinstance(head, api.Message):
+            head = self._head = message_of(head)
+        return head
 
     @property
     def value(self) -> T:
@@ -100,7 +119,7 @@ class Message(Generic[T]):
             return self._value  # values are read when they are asked for, and once
         except AttributeError:
             pass
-        value: Any = self._message.payload if self._source.decoder is None else self._decoded(self._source)
+        value: Any = self.payload if self._source.decoder is None else self._decoded(self._source)
         self._value = value
         return self._value
 
@@ -114,19 +133,13 @@ class Message(Generic[T]):
             reason = "it is a null message, which has no value: see is_null"
         else:
             try:
-                return decoder.value(source.schema_topic, self._message.payload, self._delivery.schema_version)
+                return decoder.value(source.schema_topic, self.payload, self._delivery.schema_version)
             except ValueError as error:
                 reason = cause = error
         raise ValueError(
             f"{self.topic}: message {self.id} cannot be read as {decoder.codec.name}: {reason}; its bytes are in "
             "message.payload"
         ) from cause
-
-    @property
-    def payload(self) -> bytes:
-        """The bytes that are stored."""
-        data: bytes = self._message.payload
-        return data
 
     @property
     def id(self) -> MessageId:
@@ -136,31 +149,35 @@ class Message(Generic[T]):
             delivery.ledger_id,
             delivery.entry_id,
             self._source.partition,
-            self._message.batch_index if size else -1,
+            self._index if size else -1,
             size,
         )
 
     @property
     def key(self) -> str | None:
-        return self._message.key if self._message.HasField("key") else None
+        head = self._head
+        if isinstance(head, api.Message):
+            return head.key if head.HasField("key") else None
+        single = self._head = single_of(head)  # it is asked for often, and all would take 2 µs more
+        return single.partition_key if single.HasField("partition_key") else None
 
     @property
     def key_is_base64(self) -> bool:
         """The key is base64 of bytes."""
-        return bool(self._message.key_is_base64)
+        return bool(self._described().key_is_base64)
 
     @property
     def ordering_key(self) -> bytes:
-        return bytes(self._message.ordering_key)
+        return bytes(self._described().ordering_key)
 
     @property
     def properties(self) -> dict[str, str]:
-        return dict(self._message.properties)
+        return dict(self._described().properties)
 
     @property
     def event_time_ms(self) -> int:
         """0 if the sender gave none."""
-        return int(self._message.event_time_ms)
+        return int(self._described().event_time_ms)
 
     @property
     def publish_time_ms(self) -> int:
@@ -169,11 +186,11 @@ class Message(Generic[T]):
     @property
     def is_null(self) -> bool:
         """The message has no payload (it deletes its key in a compacted topic)."""
-        return bool(self._message.is_null)
+        return bool(self._described().is_null)
 
     @property
     def sequence_id(self) -> int:
-        return int(self._message.sequence_id)
+        return int(self._described().sequence_id)
 
     @property
     def producer_name(self) -> str:
@@ -224,8 +241,12 @@ class Message(Generic[T]):
         source, decoder, pickled = self._source, self._source.decoder, None
         if decoder is not None:
             pickled = decoder.codec.declared, *decoder.pickled(source.schema_topic, delivery.schema_version)
-        message = self._message.SerializeToString()
-        return _unpickled, (self.topic, alone.SerializeToString(), message, source.partition, pickled)
+        message = api.Message()
+        message.CopyFrom(self._described())
+        message.payload, message.batch_index = self.payload, self._index
+        return _unpickled, (
+            self.topic, alone.SerializeToString(), message.SerializeToString(), source.partition, pickled,
+        )  # fmt: skip
 
 
 class _Pickled:
@@ -239,7 +260,7 @@ class _Pickled:
 
 def _unpickled(topic: str, delivery: bytes, message: bytes, partition: int, decoder: Any) -> Message[Any]:
     source = _Pickled(partition, None if decoder is None else Unpickled(*decoder))
-    return Message(topic, api.ConsumeResponse.Delivery.FromString(delivery), api.Message.FromString(message), source)
+    return Message.of(topic, api.ConsumeResponse.Delivery.FromString(delivery), source, api.Message.FromString(message))
 
 
 def time_ms(value: Time, name: str = "a time") -> int:
@@ -333,14 +354,14 @@ def put_acks(request: api.ConsumeRequest, items: Iterable["Message[Any] | Messag
     first: Message[Any] | MessageId | None = None
     delivery, last, count = None, -1, 0
     for item in items:
-        if isinstance(item, Message) and item._delivery is delivery and item._message.batch_index == last + 1:
+        if isinstance(item, Message) and item._delivery is delivery and item._index == last + 1:
             last += 1
             count += 1
             continue
         _put_run(request, first, last, count)
         first, count = item, 1
         if isinstance(item, Message) and item._delivery.batch_size:
-            delivery, last = item._delivery, item._message.batch_index
+            delivery, last = item._delivery, item._index
         else:
             delivery = None
     _put_run(request, first, last, count)
@@ -358,7 +379,8 @@ def _put_run(request: api.ConsumeRequest, first: "Message[Any] | MessageId | Non
 def copy_to_api(message: Message[Any]) -> api.Message:
     """*message* as it is sent to another topic, without what only its delivery has."""
     copy = api.Message()
-    copy.CopyFrom(message._message)
+    copy.CopyFrom(message._described())
+    copy.payload = message.payload
     copy.ClearField("batch_index")
     copy.ClearField("sequence_id")
     return copy

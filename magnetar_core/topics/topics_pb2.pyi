@@ -221,7 +221,7 @@ class ConsumeRequest(_message.Message):
         end: int
         def __init__(self, start: _Optional[int] = ..., end: _Optional[int] = ...) -> None: ...
     class Open(_message.Message):
-        __slots__ = ("topic", "subscription", "type", "consumer_name", "from_earliest", "is_reader", "start_id", "start_inclusive", "sticky_ranges", "allow_out_of_order", "priority", "schema", "read_compacted", "must_exist")
+        __slots__ = ("topic", "subscription", "type", "consumer_name", "from_earliest", "is_reader", "start_id", "start_inclusive", "sticky_ranges", "allow_out_of_order", "priority", "schema", "read_compacted", "must_exist", "takes_batches")
         TOPIC_FIELD_NUMBER: _ClassVar[int]
         SUBSCRIPTION_FIELD_NUMBER: _ClassVar[int]
         TYPE_FIELD_NUMBER: _ClassVar[int]
@@ -236,6 +236,7 @@ class ConsumeRequest(_message.Message):
         SCHEMA_FIELD_NUMBER: _ClassVar[int]
         READ_COMPACTED_FIELD_NUMBER: _ClassVar[int]
         MUST_EXIST_FIELD_NUMBER: _ClassVar[int]
+        TAKES_BATCHES_FIELD_NUMBER: _ClassVar[int]
         topic: str
         subscription: str
         type: SubscriptionType
@@ -250,7 +251,8 @@ class ConsumeRequest(_message.Message):
         schema: Schema
         read_compacted: bool
         must_exist: bool
-        def __init__(self, topic: _Optional[str] = ..., subscription: _Optional[str] = ..., type: _Optional[_Union[SubscriptionType, str]] = ..., consumer_name: _Optional[str] = ..., from_earliest: bool = ..., is_reader: bool = ..., start_id: _Optional[_Union[MessageId, _Mapping]] = ..., start_inclusive: bool = ..., sticky_ranges: _Optional[_Iterable[_Union[ConsumeRequest.HashRange, _Mapping]]] = ..., allow_out_of_order: bool = ..., priority: _Optional[int] = ..., schema: _Optional[_Union[Schema, _Mapping]] = ..., read_compacted: bool = ..., must_exist: bool = ...) -> None: ...
+        takes_batches: bool
+        def __init__(self, topic: _Optional[str] = ..., subscription: _Optional[str] = ..., type: _Optional[_Union[SubscriptionType, str]] = ..., consumer_name: _Optional[str] = ..., from_earliest: bool = ..., is_reader: bool = ..., start_id: _Optional[_Union[MessageId, _Mapping]] = ..., start_inclusive: bool = ..., sticky_ranges: _Optional[_Iterable[_Union[ConsumeRequest.HashRange, _Mapping]]] = ..., allow_out_of_order: bool = ..., priority: _Optional[int] = ..., schema: _Optional[_Union[Schema, _Mapping]] = ..., read_compacted: bool = ..., must_exist: bool = ..., takes_batches: bool = ...) -> None: ...
     class Nack(_message.Message):
         __slots__ = ("ids", "delay_ms")
         IDS_FIELD_NUMBER: _ClassVar[int]
@@ -306,7 +308,7 @@ class ConsumeResponse(_message.Message):
         last_id: MessageId
         def __init__(self, consumer_name: _Optional[str] = ..., last_id: _Optional[_Union[MessageId, _Mapping]] = ...) -> None: ...
     class Delivery(_message.Message):
-        __slots__ = ("ledger_id", "entry_id", "batch_size", "redelivery_count", "publish_time_ms", "producer_name", "schema_version", "messages", "problem")
+        __slots__ = ("ledger_id", "entry_id", "batch_size", "redelivery_count", "publish_time_ms", "producer_name", "schema_version", "messages", "problem", "batch")
         LEDGER_ID_FIELD_NUMBER: _ClassVar[int]
         ENTRY_ID_FIELD_NUMBER: _ClassVar[int]
         BATCH_SIZE_FIELD_NUMBER: _ClassVar[int]
@@ -316,6 +318,7 @@ class ConsumeResponse(_message.Message):
         SCHEMA_VERSION_FIELD_NUMBER: _ClassVar[int]
         MESSAGES_FIELD_NUMBER: _ClassVar[int]
         PROBLEM_FIELD_NUMBER: _ClassVar[int]
+        BATCH_FIELD_NUMBER: _ClassVar[int]
         ledger_id: int
         entry_id: int
         batch_size: int
@@ -325,7 +328,8 @@ class ConsumeResponse(_message.Message):
         schema_version: bytes
         messages: _containers.RepeatedCompositeFieldContainer[Message]
         problem: str
-        def __init__(self, ledger_id: _Optional[int] = ..., entry_id: _Optional[int] = ..., batch_size: _Optional[int] = ..., redelivery_count: _Optional[int] = ..., publish_time_ms: _Optional[int] = ..., producer_name: _Optional[str] = ..., schema_version: _Optional[bytes] = ..., messages: _Optional[_Iterable[_Union[Message, _Mapping]]] = ..., problem: _Optional[str] = ...) -> None: ...
+        batch: bytes
+        def __init__(self, ledger_id: _Optional[int] = ..., entry_id: _Optional[int] = ..., batch_size: _Optional[int] = ..., redelivery_count: _Optional[int] = ..., publish_time_ms: _Optional[int] = ..., producer_name: _Optional[str] = ..., schema_version: _Optional[bytes] = ..., messages: _Optional[_Iterable[_Union[Message, _Mapping]]] = ..., problem: _Optional[str] = ..., batch: _Optional[bytes] = ...) -> None: ...
     class Rewound(_message.Message):
         __slots__ = ("after_id",)
         AFTER_ID_FIELD_NUMBER: _ClassVar[int]

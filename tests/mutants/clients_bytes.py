@@ -12,6 +12,7 @@ _AVRO: Final = ("tests/unit/managed_ledger/schemas/test_avro.py",)
 _REGISTRY: Final = ("tests/unit/managed_ledger/schemas/test_registry.py",)
 _COMPACTION: Final = (f"{_UNIT}/topic/compaction/test_latest_keys.py",)
 _IN_TURNS: Final = (f"{_UNIT}/test_compaction_limits.py", "-k", "in_turns")
+_WHOLE: Final = (f"{_UNIT}/grpc/test_whole_batches.py",)
 _DELIVERIES: Final = (f"{_UNIT}/grpc/test_deliveries.py",)
 _RESERVED: Final = (f"{_UNIT}/test_compacted_topics.py", "-k", "no_subscription_of_clients")
 _VALUES: Final = "tests/unit/magnetar/client"
@@ -206,6 +207,34 @@ MUTANTS: Final = (
         (f"{_UNIT}/grpc/test_consuming.py", "-k", "but_for_its_end"),
     ),
     Mutant(
+        "a batch goes as it is although a part of it is left out",
+        "broker/grpc/deliveries.py",
+        "            self._batch = None\n",
+        "",
+        (*_WHOLE, "-k", "left_out"),
+    ),
+    Mutant(
+        "what a damaged batch does not hold is never granted again",
+        "magnetar/client/consuming.py",
+        "        self._permits += missing\n",
+        "",
+        (*_WHOLE, "-k", "same_messages"),
+    ),
+    Mutant(
+        "messages that compaction emptied are never acknowledged by who takes batches apart",
+        "magnetar/client/consuming.py",
+        '            self._acks += [Message(topic, delivery, self, index, b"", b"") for index in emptied]\n',
+        "",
+        (*_WHOLE, "-k", "same_messages and compacted"),
+    ),
+    Mutant(
+        "the end of a key is taken for the number of a message",
+        "magnetar_core/topics/batches.py",
+        "        except DecodeError:  # it is the end of another field\n            return len(head)\n",
+        "        except DecodeError:  # it is the end of another field\n            return len(start)\n",
+        ("tests/property/test_batches.py", "-k", "looks_like"),
+    ),
+    Mutant(
         "a run that is acknowledged may end behind its batch",
         "broker/grpc/partial.py",
         "        elif not first <= last < size:\n",
@@ -215,7 +244,7 @@ MUTANTS: Final = (
     Mutant(
         "messages that do not stand one behind the other are acknowledged as a run",
         "magnetar/client/values.py",
-        "item._delivery is delivery and item._message.batch_index == last + 1:\n",
+        "item._delivery is delivery and item._index == last + 1:\n",
         "item._delivery is delivery:\n",
         (f"{_VALUES}/test_acks.py",),
     ),

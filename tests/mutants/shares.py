@@ -399,7 +399,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "a key may have any length",
-        "managed_ledger/messages.py",
+        "magnetar_core/topics/metadata.py",
         "                if tag in keys and size > KEY_BYTES_MAX:\n",
         "                if not keys and size > KEY_BYTES_MAX:\n",
         _MESSAGES,
@@ -407,8 +407,7 @@ MUTANTS: Final = (
     Mutant(
         "metadata are decoded for any number of properties",
         "managed_ledger/messages.py",
-        "    if len(parts.metadata) > ORDINARY_METADATA_BYTES and (problem := fields_problem(parts.metadata)):\n"
-        "        raise Corruption(problem)\n",
+        "    if (problem := metadata_problem(parts)) is not None:\n        raise Corruption(problem)\n",
         "",
         _METADATA,
     ),

@@ -5,10 +5,10 @@ from collections.abc import Sequence
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.grpc.deliveries import fill_message
 from broker.grpc.publishing.grouping import Grouping, GroupLimits, encode_group
 from broker.grpc.publishing.writer import _taken_apart
 from magnetar_core.topics.batch_encoding import BATCH_MESSAGES_MIN, BatchLimits, encode_batches, encode_messages
+from magnetar_core.topics.metadata import describe
 from magnetar_core.topics.topics_pb2 import Message
 from managed_ledger.messages import iterate_batch, messages_of
 from managed_ledger.messages_pb2 import MessageMetadata, SingleMessageMetadata
@@ -37,7 +37,7 @@ def as_sent(message: Message, sequence_id: int) -> Message:
 
 def as_delivered(single: SingleMessageMetadata | MessageMetadata, payload: bytes) -> Message:
     delivered = Message(payload=payload, sequence_id=single.sequence_id)
-    fill_message(delivered, single)
+    describe(delivered, single)
     return delivered
 
 

@@ -22,7 +22,6 @@ from collections.abc import Iterator
 from typing import Final, Protocol
 
 from broker.errors import BrokerError, NotAllowed, NotReady
-from broker.grpc.deliveries import fill_message
 from broker.grpc.publishing.grouping import Group, Grouping, GroupLimits, Lane, Run, encode_batch, encode_group
 from broker.grpc.publishing.stream import Stream
 from broker.topic.clients.producer import Producer, ProducerTopic, PublishPort
@@ -33,7 +32,8 @@ from broker.wire.frames import NO_ID, Send
 from magnetar_core.runtime.types import Cancellable, Corruption, MagnetarError
 from magnetar_core.topics import topics_pb2 as api
 from magnetar_core.topics.batch_encoding import BATCH_MESSAGES_MIN, BatchLimits
-from managed_ledger.messages import KEY_BYTES_MAX, ORDINARY_METADATA_BYTES, PROPERTIES_MAX, batch_problem, iterate_batch
+from magnetar_core.topics.metadata import KEY_BYTES_MAX, ORDINARY_METADATA_BYTES, PROPERTIES_MAX, describe
+from managed_ledger.messages import batch_problem, iterate_batch
 from managed_ledger.messages_pb2 import MessageMetadata
 
 # What stands around the largest message in its entry.
@@ -346,7 +346,7 @@ class Writer:
 
 
 def _metadata_problem(message: api.Message) -> str | None:
-    """As `managed_ledger.messages.fields_problem`."""
+    """As `magnetar_core.topics.metadata.fields_problem`."""
     if len(message.properties) > PROPERTIES_MAX:
         return f"it has {len(message.properties)} properties, more than {PROPERTIES_MAX}; give it fewer"
     size_bytes = max(len(message.key.encode()), len(message.ordering_key))
@@ -387,7 +387,7 @@ def _taken_apart(count: int, encoded: bytes) -> list[api.Message]:
         for _, single, payload in iterate_batch(encoded, count):
             message = api.Message(payload=bytes(payload))
             if single is not None:
-                fill_message(message, single)
+                describe(message, single)
             messages.append(message)
     except Corruption as error:
         raise BadRequest(str(error)) from error

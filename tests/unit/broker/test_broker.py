@@ -27,9 +27,10 @@ from broker.wire import pulsar_pb2 as wire
 from broker.wire.pulsar_pb2 import BaseCommand
 from magnetar_core.bookkeeper.metadata.stores.memory import MemoryStore
 from magnetar_core.runtime.clock import LoopClock
+from magnetar_core.topics.metadata import KEY_BYTES_MAX, METADATA_FIELDS_MAX, PROPERTIES_MAX
 from magnetar_core.topics.topic_name import TopicName
 from managed_ledger.errors import ManagedLedgerFenced, StorageUnavailable
-from managed_ledger.messages import KEY_BYTES_MAX, METADATA_FIELDS_MAX, PROPERTIES_MAX, encode_entry
+from managed_ledger.messages import encode_entry
 from managed_ledger.messages_pb2 import KeyValue, MessageIdData, MessageMetadata
 from tests.support.batches import plain_batch
 from tests.support.manual_clock import ManualClock

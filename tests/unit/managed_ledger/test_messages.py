@@ -10,13 +10,12 @@ import cramjam
 import pytest
 
 from magnetar_core.runtime.types import MIB, Corruption
+from magnetar_core.topics.metadata import METADATA_FIELDS_MAX, fields_problem
 from managed_ledger.messages import (
     BATCH_MESSAGES_MAX,
-    METADATA_FIELDS_MAX,
     batch_problem,
     decompress,
     encode_entry,
-    fields_problem,
     iterate_batch,
     message_count,
     messages_of,
@@ -85,7 +84,7 @@ def test_metadata_are_looked_through_no_further_than_they_must() -> None:
         many.properties.add(key="", value="")
     assert fields_problem(memoryview(many.SerializeToString())) is not None
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("managed_ledger.messages.memoryview", lambda data: data, raising=False)
+        patch.setattr("magnetar_core.topics.metadata.memoryview", lambda data: data, raising=False)
         assert fields_problem(Counting(many.SerializeToString())) is not None
     assert Counting.reads < 3 * METADATA_FIELDS_MAX
 
@@ -99,6 +98,7 @@ BOMB = """
 import resource, sys
 import cramjam, zlib
 from magnetar_core.runtime.types import MIB, Corruption
+from magnetar_core.topics.metadata import METADATA_FIELDS_MAX, fields_problem
 from managed_ledger.messages import decompress
 from managed_ledger.messages_pb2 import LZ4, SNAPPY, ZLIB, ZSTD
 

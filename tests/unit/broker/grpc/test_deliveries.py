@@ -61,6 +61,36 @@ def test_a_large_entry_goes_out_in_pieces(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 @pytest.mark.parametrize(
+    ("limits", "ack_set", "skip", "is_whole"),
+    [
+        ({}, None, 0, True),
+        ({"DELIVERY_MESSAGES_MAX": 3, "DELIVERY_BYTES_MAX": 5}, None, 0, True),
+        ({"DELIVERY_MESSAGES_MAX": 2}, None, 0, False),
+        ({"DELIVERY_BYTES_MAX": 4}, None, 0, False),
+        ({}, [0b110], 0, False),
+        ({}, [0b111], 0, True),
+        ({}, None, 1, False),
+        ({}, None, 3, False),
+    ],
+)
+def test_a_batch_goes_as_it_is_if_all_of_it_is_wanted_and_it_is_small(
+    monkeypatch: pytest.MonkeyPatch, limits: dict[str, int], ack_set: list[int] | None, skip: int, is_whole: bool
+) -> None:
+    for name, limit in limits.items():
+        monkeypatch.setattr(deliveries, name, limit)
+    one_by_one = batch(3, ack_set)
+    unpacked = UnpackedEntry(one_by_one.waiting, one_by_one.metadata, one_by_one.messages, memoryview(b"batch"))
+    batches, answer = PartialBatches(), api.ConsumeResponse()
+    unpacked.leave_out(batches, skip, in_order=True)
+    unpacked.fill(answer, TOPIC)
+    assert [one.batch for one in answer.deliveries if one.batch] == [b"batch"] * is_whole
+    assert batches.sizes.size(ENTRY, 3) == 3, "an ack of a part is compared with it"
+    if is_whole:
+        (made,) = answer.deliveries
+        assert (made.batch_size, list(made.messages), unpacked.delivered, unpacked.is_done) == (3, [], 3, True)
+
+
+@pytest.mark.parametrize(
     ("ack_set", "acknowledged", "skip", "in_order", "wanted"),
     [
         (None, (), 0, True, [[0, 1, 2, 3]]),

@@ -14,8 +14,9 @@ from magnetar.client.async_client import AsyncClient
 from magnetar.client.errors import MessageRefused
 from magnetar.client.values import Message, Outgoing
 from magnetar_core.runtime.clock import LoopClock
+from magnetar_core.topics.metadata import KEY_BYTES_MAX, PROPERTIES_MAX
 from magnetar_core.topics.topic_name import TopicName
-from managed_ledger.messages import KEY_BYTES_MAX, PROPERTIES_MAX, messages_of, parse_metadata
+from managed_ledger.messages import messages_of, parse_metadata
 from tests.unit.broker.conftest import BrokerInMemory
 from tests.unit.broker.raw_client import RawClient
 from tests.unit.broker.test_official_client import EARLIEST, receive

@@ -21,7 +21,7 @@ def messages_of(entry_id: int, indexes: range, size: int) -> list[Message]:
     delivery = api.ConsumeResponse.Delivery(ledger_id=1, entry_id=entry_id, batch_size=size)
     for index in indexes:
         delivery.messages.add(batch_index=index)
-    return [Message("t", delivery, message, SOURCE) for message in delivery.messages]
+    return [Message.of("t", delivery, SOURCE, message) for message in delivery.messages]
 
 
 def sent(items: list[Message | MessageId]) -> api.ConsumeRequest:

@@ -355,7 +355,7 @@ async def test_a_pickled_message_of_a_consumer_with_retries_says_that_it_belongs
 def message(payload: bytes = b"", **fields: Any) -> Message[bytes]:
     delivery = api.ConsumeResponse.Delivery(ledger_id=1, entry_id=2, **fields.pop("delivery", {}))
     source: Any = type("Source", (), {"partition": -1, "decoder": None})
-    return Message("t", delivery, api.Message(payload=payload, **fields), source)
+    return Message.of("t", delivery, source, api.Message(payload=payload, **fields))
 
 
 def test_the_repr_of_a_message_says_what_one_looks_for() -> None:

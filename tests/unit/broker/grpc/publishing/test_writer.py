@@ -24,8 +24,9 @@ from broker.wire.frames import NO_ID, Send
 from magnetar_core.runtime.types import Corruption
 from magnetar_core.topics import topics_pb2 as api
 from magnetar_core.topics.batch_encoding import BATCH_MESSAGES_MIN, encode_messages
+from magnetar_core.topics.metadata import KEY_BYTES_MAX
 from magnetar_core.topics.topic_name import TopicName
-from managed_ledger.messages import KEY_BYTES_MAX, messages_of
+from managed_ledger.messages import messages_of
 from tests.support.manual_clock import ManualClock
 
 WINDOW_MS = 5
