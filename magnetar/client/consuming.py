@@ -22,7 +22,7 @@ from magnetar.client.codecs.versions import Decoder
 from magnetar.client.errors import ClientClosed, TopicError, TopicUnavailable
 from magnetar.client.retries.letters import Letters
 from magnetar.client.stream import CLOSE_S, Phase, Stream
-from magnetar.client.values import Message, id_from_api, id_to_api, put_acks
+from magnetar.client.values import Message, id_from_api, id_to_api, put_acks, without_messages
 from magnetar_core.runtime.types import Corruption
 from magnetar_core.topics import topics_pb2 as api
 from magnetar_core.topics.batches import BATCHED_BYTES_MIN, runs
@@ -277,6 +277,7 @@ class ConsumeStream(Stream):
     def _take_apart(self, delivery: Any, batch: bytes, messages: list[Message[Any]]) -> None:
         """Put the messages of a *batch* behind *messages* (rule 4). Raises TopicError for what no broker sends."""
         topic, count, before = self.topic, delivery.batch_size, len(messages)
+        delivery = without_messages(delivery)  # the payloads are cut out of the batch, which is in memory no longer
         if not 0 < count <= len(batch) // BATCHED_BYTES_MIN:
             raise garbage(f"the broker that serves {topic}")
         problem = ""

@@ -228,16 +228,7 @@ class Message(Generic[T]):
 
     def __reduce__(self) -> tuple[Any, ...]:
         delivery = self._delivery
-        alone = api.ConsumeResponse.Delivery(
-            ledger_id=delivery.ledger_id,
-            entry_id=delivery.entry_id,
-            batch_size=delivery.batch_size,
-            redelivery_count=delivery.redelivery_count,
-            publish_time_ms=delivery.publish_time_ms,
-            producer_name=delivery.producer_name,
-            schema_version=delivery.schema_version,
-            problem=delivery.problem,
-        )
+        alone = without_messages(delivery)
         source, decoder, pickled = self._source, self._source.decoder, None
         if decoder is not None:
             pickled = decoder.codec.declared, *decoder.pickled(source.schema_topic, delivery.schema_version)
@@ -247,6 +238,20 @@ class Message(Generic[T]):
         return _unpickled, (
             self.topic, alone.SerializeToString(), message.SerializeToString(), source.partition, pickled,
         )  # fmt: skip
+
+
+def without_messages(delivery: Any) -> api.ConsumeResponse.Delivery:
+    """What a delivery says of all its messages. It holds nothing else in memory: a part of a frame holds all of it."""
+    return api.ConsumeResponse.Delivery(
+        ledger_id=delivery.ledger_id,
+        entry_id=delivery.entry_id,
+        batch_size=delivery.batch_size,
+        redelivery_count=delivery.redelivery_count,
+        publish_time_ms=delivery.publish_time_ms,
+        producer_name=delivery.producer_name,
+        schema_version=delivery.schema_version,
+        problem=delivery.problem,
+    )
 
 
 class _Pickled:
