@@ -1,12 +1,14 @@
 """`magnetar.testing.simulated_cluster`: tests of applications under virtual time."""
 
 import asyncio
+import itertools
 import os
 import subprocess
 import sys
 import threading
 from pathlib import Path
 from typing import Any, Final
+from unittest import mock
 
 import pytest
 
@@ -42,6 +44,20 @@ def test_an_application_runs_for_minutes_in_less_than_seconds() -> None:
     threads = threading.active_count()
     assert cluster.run(orders(cluster, 100)) == [b"%d" % number for number in range(100)]
     assert threading.active_count() == threads, "nothing runs beside it"
+
+
+def test_a_seed_is_the_same_run_however_busy_the_real_machine_is() -> None:
+    """Brokers report what they use: it is not what the real process uses."""
+
+    def run() -> tuple[int, int]:
+        cluster = magnetar.testing.simulated_cluster(seed=1)
+        cluster.run(orders(cluster, 15))
+        return cluster._loop.calls, cluster._cluster.server.requests
+
+    calm = run()
+    times = (os.times_result((used_s, 0.0, 0.0, 0.0, 0.0)) for used_s in itertools.count(step=40.0))
+    with mock.patch.object(os, "times", side_effect=times):
+        assert run() == calm
 
 
 def test_a_broker_is_killed_and_another_one_goes_on() -> None:

@@ -117,27 +117,46 @@ PROCESS: contextvars.ContextVar[Process] = contextvars.ContextVar("process")
 """The process that runs now."""
 
 
-class _OfProcess(asyncio.Handle):
+# As it is: `LateTask` may stand in its place.
+_TASK: Final = asyncio.Task
+
+# Not by `super()`: it is called for each callback.
+_RUN: Final = asyncio.Handle._run
+
+
+class _OfProcess(asyncio.TimerHandle):
     """A callback of a process: it does not run in a dead one, and waits in one that stands still."""
 
-    __slots__ = ()
-    process: Process
+    __slots__ = ("process",)
+    _when: float
+    _scheduled: bool
+    _callback: Callable[..., object]
+    _loop: asyncio.AbstractEventLoop
+    _context: contextvars.Context
+    _repr: str | None
+    _source_traceback: None
+
+    def __init__(
+        self, process: Process | None, when: float, callback: Callable[..., object], args: Sequence[Any],
+        loop: asyncio.AbstractEventLoop, context: contextvars.Context,
+    ) -> None:  # fmt: skip
+        """What `asyncio.TimerHandle` does, which asks the loop each time whether it is to remember who calls."""
+        self.process = process
+        self._when = when
+        self._scheduled = False
+        self._callback = callback
+        self._args = args
+        self._loop = loop
+        self._context = context
+        self._cancelled = False
+        self._repr = self._source_traceback = None
 
     def _run(self) -> None:
         process = self.process
-        if process.is_frozen and not process.is_dead:
-            process.hold(self)
+        if process is None or not (process.is_dead or process.is_frozen):
+            _RUN(self)
         elif not process.is_dead:
-            super()._run()
-
-
-# Each has the slot itself: with one in their base, Python could not lay out the second.
-class _Handle(_OfProcess):
-    __slots__ = ("process",)
-
-
-class _TimerHandle(_OfProcess, asyncio.TimerHandle):
-    __slots__ = ("process",)
+            process.hold(self)
 
 
 class VirtualLoop(asyncio.SelectorEventLoop):
@@ -166,7 +185,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     def _run_once(self) -> None:
         """One turn, as `BaseEventLoop` has it: timers that are due, and then all that was ready at its begin."""
         ready, timers = self._ready, self._timers
-        while timers and timers[0][2].cancelled():
+        while timers and timers[0][2]._cancelled:
             heappop(timers)
         if not ready and not self._stopping:
             if not timers:
@@ -178,7 +197,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
             ready.append(heappop(timers)[2])
         for _ in range(len(ready)):
             handle = ready.popleft()
-            if not handle.cancelled():
+            if not handle._cancelled:
                 handle._run()
 
     def call_soon(
@@ -191,8 +210,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         process = context.get(PROCESS)
         if process is None:
             return super().call_soon(callback, *args, context=context)
-        handle = _Handle(callback, args, self, context)
-        handle.process = process
+        handle = _OfProcess(process, self.now_s, callback, args, self, context)
         self._ready.append(handle)
         return handle
 
@@ -214,13 +232,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     ) -> asyncio.TimerHandle:
         self.calls += 1
         context = contextvars.copy_context() if context is None else context
-        process = context.get(PROCESS)
-        timer: asyncio.TimerHandle
-        if process is None:
-            timer = asyncio.TimerHandle(when, callback, args, self, context)
-        else:
-            timer = of_process = _TimerHandle(when, callback, args, self, context)
-            of_process.process = process
+        timer = _OfProcess(context.get(PROCESS), when, callback, args, self, context)
         self._timer_count += 1
         heappush(self._timers, (when, self._timer_count, timer))
         return timer
@@ -260,11 +272,32 @@ def _new_task(
     loop: asyncio.AbstractEventLoop, coro: Any, *, context: contextvars.Context | None = None, **options: Any
 ) -> Any:
     """*options*: those that the loop hands over since Python 3.13.3, such as the name."""
-    task: asyncio.Task[Any] = asyncio.Task(coro, loop=loop, context=context, **options)
+    options.pop("eager_start", None)  # as `LateTask`
+    task: asyncio.Task[Any] = _TASK(coro, loop=loop, context=context, **options)
+    _keep(task, context)
+    return task
+
+
+class _AnyTask(type):
+    def __instancecheck__(cls, instance: object) -> bool:
+        return isinstance(instance, _TASK)
+
+
+class LateTask(asyncio.Task[Any], metaclass=_AnyTask):
+    """Stands for `asyncio.Task` where libraries make tasks past their loop: it is kept by its process, and never begins
+    at once. aiohttp begins its own at once where Python can, since 3.12: a seed would be another life there."""
+
+    def __init__(
+        self, coro: Any, *, context: contextvars.Context | None = None, eager_start: bool = False, **options: Any
+    ) -> None:
+        super().__init__(coro, context=context, **options)
+        _keep(self, context)
+
+
+def _keep(task: asyncio.Task[Any], context: contextvars.Context | None) -> None:
     process = (contextvars.copy_context() if context is None else context).get(PROCESS)
     if process is not None:
         process.keep(task)
-    return task
 
 
 class VirtualClock:

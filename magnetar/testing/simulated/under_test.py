@@ -1,5 +1,6 @@
 """A simulated cluster for the tests of applications that use `magnetar.AsyncClient`."""
 
+import asyncio
 import contextlib
 import random
 import secrets
@@ -11,15 +12,23 @@ from unittest import mock
 import aiohappyeyeballs
 
 from autorecovery.config import AutoRecoveryConfig
+from broker import broker
 from broker.settings.config import BrokerConfig
+from broker.transfer import load_manager
 from magnetar.client.retries import letters
 from magnetar.testing.simulated.cluster import Machine, SimulatedCluster
 from magnetar.testing.simulated.faults import Faults
-from magnetar.testing.simulated.loop import Process, bury
+from magnetar.testing.simulated.loop import LateTask, Process, bury
 from magnetar.testing.simulated.network import NetworkLoop, start_connection
 from magnetar_core.topics.topic_name import TopicName
 
 T = TypeVar("T")
+
+# What each broker uses: brokers choose owners, and write reports, by what they use. The real process, its machine and
+# its other work would make a seed another life each time.
+CPU_SHARE: Final = 0.1
+RESIDENT_BYTES: Final = 256 << 20
+MEMORY_BYTES: Final = 4 << 30
 
 # As `magnetar cluster up`.
 SESSION_S: Final = 2.0
@@ -27,7 +36,8 @@ SESSION_S: Final = 2.0
 
 @contextlib.contextmanager
 def drawn_from(seed: int) -> Iterator[None]:
-    """Whatever is random inside is drawn from *seed*, and HTTP between brokers goes over the simulated network."""
+    """Whatever is random inside is drawn from *seed*, HTTP between brokers goes over the simulated network, and nothing
+    depends on what the real process uses, on the memory of its machine, or on Python's version."""
     drawn = random.Random(seed)
     before = random.getstate()
 
@@ -41,6 +51,9 @@ def drawn_from(seed: int) -> Iterator[None]:
     def uuid4() -> uuid.UUID:
         return uuid.UUID(bytes=drawn.randbytes(16))
 
+    def cpu_seconds() -> float:
+        return asyncio.get_running_loop().time() * CPU_SHARE
+
     with (
         mock.patch.object(random, "Random", Drawn),
         mock.patch.object(random, "SystemRandom", Drawn),
@@ -48,6 +61,11 @@ def drawn_from(seed: int) -> Iterator[None]:
         mock.patch.object(secrets, "token_hex", lambda nbytes=None: token_bytes(nbytes).hex()),
         mock.patch.object(uuid, "uuid4", uuid4),
         mock.patch.object(aiohappyeyeballs, "start_connection", start_connection),
+        mock.patch.object(asyncio, "Task", LateTask),
+        mock.patch.object(load_manager, "cpu_seconds", cpu_seconds),
+        mock.patch.object(load_manager, "resident_bytes", return_value=RESIDENT_BYTES),
+        mock.patch.object(load_manager, "memory_bytes", return_value=MEMORY_BYTES),
+        mock.patch.object(broker, "memory_bytes", return_value=MEMORY_BYTES),
     ):
         random.seed(seed)
         try:
