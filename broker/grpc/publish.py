@@ -13,6 +13,7 @@ Rules:
 
 import asyncio
 from collections.abc import Callable, Hashable
+from itertools import chain
 from typing import Any, Final
 from weakref import WeakValueDictionary
 
@@ -130,6 +131,7 @@ class _Call:
             await self._until(lambda: stream.is_ended or bool(stream.out))
             while stream.out:
                 await self._call.write(stream.out.popleft())
+                self._bell.ring()  # the stream may not be read while its answers are not
             if stream.is_ended:
                 return
 
@@ -145,18 +147,31 @@ class _Call:
                 stream.end(None)
                 return
             try:
-                for first, messages, size in writer.accepted(stream, request, self._broker.config.max_message_bytes):
-                    await self._hand_over(first, messages, size)
-                    if request.batches:  # one that was taken apart; others have their turn before the next one
-                        await asyncio.sleep(0)
+                await self._take(request)
             except BadRequest as error:
                 raise Refused(Status.INVALID_ARGUMENT, f"{writer.topic.name}: {error}") from error
 
+    async def _take(self, request: api.PublishRequest) -> None:
+        """Raises BadRequest."""
+        stream = self.stream
+        pieces = self.writer.accepted(stream, request, self._broker.config.max_message_bytes)
+        for first_piece in pieces:
+            if not request.batches and len(first_piece[1]) == len(request.messages):  # all of it, as nearly always
+                await self._hand_over(*first_piece)
+                continue
+            with stream.holding(request.ByteSize()):
+                for piece in chain((first_piece,), pieces):
+                    await self._hand_over(*piece)
+                    await asyncio.sleep(0)  # others have their turn before the next piece
+                    await self._until(stream.has_room)
+                    if stream.is_ended:
+                        return
+
     async def _hand_over(self, first_sequence_id: int, messages: list[api.Message], size: int) -> None:
-        await self._until_rate()  # a batch in front of them may have used it up
         if not messages or self.stream.is_ended:
             return
-        self.stream.on_taken(len(messages), size)
+        self.stream.on_taken(len(messages), size)  # at once: they stand in memory while a rate lets none in
+        await self._until_rate()  # a batch in front of them may have used it up
         while messages and not self.stream.is_ended:
             count = self.writer.add(self.stream, first_sequence_id, messages)
             messages, first_sequence_id = messages[count:], first_sequence_id + count

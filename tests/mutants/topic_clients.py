@@ -40,9 +40,30 @@ MUTANTS: Final = (
     Mutant(
         "a batch is stored although the topic takes none that is so large",
         "broker/grpc/publishing/writer.py",
-        "        is_entry = not 0 < self.topic.limits.message_bytes_max < len(send.entry)\n",
+        "        is_entry = entry_bytes <= min(limit or bytes_max, bytes_max)\n",
         "        is_entry = True\n",
         _WRITER,
+    ),
+    Mutant(
+        "batches that a rate does not let in do not count in memory",
+        "broker/grpc/publish.py",
+        "            with stream.holding(request.ByteSize()):\n",
+        "            with stream.holding(0):\n",
+        ("tests/unit/broker/grpc/publishing/test_batches.py",),
+    ),
+    Mutant(
+        "a client that reads no answers may send for ever what is refused",
+        "broker/grpc/publishing/stream.py",
+        "not (self._is_full or len(self.out) > ANSWERS_MAX)",
+        "not self._is_full",
+        ("tests/unit/test_limits_overflow.py",),
+    ),
+    Mutant(
+        "a subscription whose consumers a seek disconnects is unused since the last of them came",
+        "broker/topic/reading/subscription.py",
+        "        if self.consumers:  # the first of them may have come months ago\n",
+        "        if False:\n",
+        ("tests/unit/broker/test_policies_in_force.py",),
     ),
     Mutant(
         "a client puts messages of several keys into a batch",

@@ -286,6 +286,20 @@ def test_a_publish_call_is_not_read_while_too_much_is_unanswered(monkeypatch: py
     assert stream.may_read()
 
 
+def test_a_publish_call_is_not_read_while_its_client_reads_no_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is refused, or was stored before, is under way no longer; the answer is."""
+    monkeypatch.setattr("broker.grpc.publishing.stream.RECEIPTS_PER_ANSWER", 1)
+    monkeypatch.setattr("broker.grpc.publishing.stream.ANSWERS_MAX", 2)
+    stream = Stream(b"", False, -1, Share(MemoryBudget(1 << 20, ManualClock().call_later)), lambda: None)
+    stream.refuse(0, "too large")
+    stream.duplicate(1, 1)
+    assert stream.may_read()
+    stream.refuse(2, "too large")
+    assert not stream.may_read()
+    stream.out.popleft()
+    assert stream.may_read()
+
+
 def test_publish_calls_of_a_role_leave_memory_to_others() -> None:
     budget = MemoryBudget(1_000, ManualClock().call_later)
     share = Share(budget)

@@ -50,6 +50,11 @@ class Run:
     """What they count for in the stream's limits."""
 
 
+def size_of(message: Message) -> int:
+    """The bytes that *message* counts for in the limits: of entries, and of what a stream has under way."""
+    return message.ByteSize() + OVERHEAD_BYTES
+
+
 class Group:
     """Messages that become one entry."""
 
@@ -64,14 +69,13 @@ class Group:
     def add(self, origin: object, sequence_id: int, message: Message, size: int) -> None:
         self.messages.append(message)
         self.bytes += size
-        size_bytes = len(message.payload)
         if self.runs:
             last = self.runs[-1]
             if last.origin is origin and last.first_sequence_id + last.length == sequence_id:
                 last.length += 1
-                last.size_bytes += size_bytes
+                last.size_bytes += size
                 return
-        self.runs.append(Run(origin, sequence_id, 1, size_bytes))
+        self.runs.append(Run(origin, sequence_id, 1, size))
 
     def halves(self) -> "tuple[Group, Group]":
         """The first half of its messages and the other one, each as a group."""
@@ -81,7 +85,7 @@ class Group:
             for sequence_id in range(run.first_sequence_id, run.first_sequence_id + run.length):
                 message = self.messages[at]
                 half = first if at < middle else second
-                half.add(run.origin, sequence_id, message, message.ByteSize() + OVERHEAD_BYTES)
+                half.add(run.origin, sequence_id, message, size_of(message))
                 at += 1
         return first, second
 
@@ -110,7 +114,7 @@ class Grouping:
         group: Group | None = None
         lane: Lane | None = None
         for message in messages:
-            size = message.ByteSize() + OVERHEAD_BYTES
+            size = size_of(message)
             wanted = plain
             if not mix_keys and (message.HasField("key") or message.ordering_key):
                 key = message.key if message.HasField("key") else None

@@ -2,13 +2,15 @@
 
 Rules:
 
-1. A stream that has too much under way is not read, nor are those of a role that have too much together, nor is any
-   while all clients of the broker have; gRPC's flow control then stops its client.
+1. A stream that has too much under way, or too many answers that its client does not read, is not read; nor are those
+   of a role that have too much together, nor is any while all clients of the broker have; gRPC's flow control then
+   stops its client.
 2. After each step that may be waited for `changed` is called; who waits looks again.
 """
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Final
 
 from broker.errors import BrokerError
@@ -30,6 +32,10 @@ ROLE_SHARE: Final = 0.5
 
 # Receipts that leave in one answer; a frame then stays below 64 KiB.
 RECEIPTS_PER_ANSWER: Final = 2_000
+
+# Answers that wait for their client to read. A client that sends millions of messages before it reads has fewer; one
+# that never reads, and only sends what is refused, holds some 30 MB here.
+ANSWERS_MAX: Final = 64
 
 
 class Share:
@@ -84,12 +90,16 @@ class Stream:
         """Whether nothing is under way, or will not be answered any more."""
         return self.is_ended or not self.messages
 
+    def has_room(self) -> bool:
+        """Whether it has not too much under way itself, or has ended."""
+        return self.is_ended or not (self._is_full or len(self.out) > ANSWERS_MAX)
+
     def may_read(self) -> bool:
         """Whether the next request may be read (rule 1), or the stream has ended."""
         budget, share = self._share.budget, self._share
         if self.is_ended:
             return True
-        if self._is_full:
+        if not self.has_room():
             return False
         if share.is_full:
             share.waiting[self] = None
@@ -103,6 +113,15 @@ class Stream:
     def _take_turn(self) -> None:
         self._has_turn = True
         self.changed()
+
+    @contextmanager
+    def holding(self, size_bytes: int) -> Iterator[None]:
+        """A request of that size is being worked on: what of it is not under way yet stands in memory, too."""
+        self._share.take(COPIES * size_bytes)
+        try:
+            yield
+        finally:
+            self._share.give(COPIES * size_bytes)
 
     def on_taken(self, count: int, size_bytes: int) -> None:
         self.messages += count

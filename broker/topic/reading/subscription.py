@@ -158,6 +158,8 @@ class Subscription:
 
     def detach_consumers(self) -> None:
         """All consumers are out, at once, with what was delivered to them; their clients are not told yet."""
+        if self.consumers:  # the first of them may have come months ago
+            self.last_active_ms = self._host.now_ms()
         self._leaving.add(self.consumers)
         self.pump.stop()
         self._share.clear()

@@ -885,6 +885,19 @@ async def test_a_subscription_without_consumers_is_removed_after_its_time(stage:
     assert set(stage.topic.subscriptions) == {"used"}
 
 
+async def test_the_time_without_consumers_begins_when_the_broker_disconnects_them(stage: Stage) -> None:
+    """They come back after a seek, but not before its time is checked."""
+    await stage.call("POST", f"{SPACE}/subscriptionExpirationTime", 1)
+    await stage.filled(1)
+    await stage.consumer.subscribe(str(NAME), subscription="used")
+    used = stage.topic.subscriptions["used"]
+    used.last_active_ms -= 60_001
+    await stage.topic.seek(used, EARLIEST)
+    assert not used.consumers
+    await stage.topic.expire_subscriptions()
+    assert "used" in stage.topic.subscriptions
+
+
 async def test_the_time_without_consumers_goes_on_where_the_topic_is_opened_again(stage: Stage) -> None:
     """As 5.0's brokers; with those before it, a subscription of a topic that moves often never expires."""
     await stage.filled(1)

@@ -41,6 +41,7 @@ async def test_receipts_go_in_several_answers(
     world: BrokerInMemory, channel: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("broker.grpc.publishing.stream.RECEIPTS_PER_ANSWER", 3)
+    monkeypatch.setattr("broker.grpc.publishing.stream.ANSWERS_MAX", 0)  # the call is read on when they are
     call = await opened(channel, "Publish")
     too_large = messages(1, world.config.max_message_bytes)
     for number in range(10):

@@ -9,6 +9,7 @@ import pytest
 
 from broker.grpc.publishing.writer import Writer
 from broker.grpc.service import GrpcServer
+from broker.settings.quotas import PublishRate
 from magnetar.client.async_client import AsyncClient
 from magnetar.client.errors import UnreadableMessage
 from magnetar.client.publishing import PublishStream
@@ -16,7 +17,7 @@ from magnetar.client.values import Outgoing
 from magnetar_core.topics import topics_pb2 as api
 from magnetar_core.topics.batch_encoding import BATCH_MESSAGES_MIN, NO_BATCHES, encode_messages
 from magnetar_core.topics.topic_name import TopicName
-from tests.support.waiting import eventually
+from tests.support.waiting import eventually, settle
 from tests.unit.broker.conftest import BrokerInMemory
 from tests.unit.broker.grpc.test_grpc_limits import opened
 from tests.unit.broker.grpc.test_messages import receive_all
@@ -196,3 +197,26 @@ async def test_others_have_their_turn_while_batches_are_taken_apart(
     assert await answered(call, 20) == (set(range(20)), {})
     counting.cancel()
     assert len(seen) == len(set(seen)) == 10
+
+
+async def test_batches_that_a_rate_does_not_let_in_count_in_memory(
+    world: BrokerInMemory, client: AsyncClient, channel: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each of many calls may hold a request of the largest size for as long as its topic lets nothing in."""
+    monkeypatch.setattr("broker.grpc.publish.HOLD_STEP_MS", 5)
+    now_ms = world.broker.clock.wall_ms()
+    monkeypatch.setattr(world.broker.clock, "wall_ms", lambda: now_ms)
+    await client.topics.create("t")
+    topic = world.broker.topics[TopicName.parse("t")]
+    call = await opened(channel, "Publish")
+    topic.publish_throttle.use(PublishRate(MIN, 0), now_ms)
+    many = request(0, MIN)
+    many.batches.extend([many.batches[0]] * 9)
+    await call.write(many)
+    await eventually(lambda: topic.messages_in >= MIN)
+    await settle()
+    assert topic.messages_in <= 2 * MIN
+    assert world.broker.publishes.used_bytes >= 8 * len(many.batches[0].messages)
+    topic.publish_throttle.use(PublishRate(0, 0), now_ms)
+    assert await answered(call, 10 * MIN) == (set(range(10 * MIN)), {})
+    await eventually(lambda: world.broker.publishes.used_bytes == 0)

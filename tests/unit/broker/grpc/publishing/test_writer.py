@@ -7,15 +7,17 @@ from typing import Any, cast
 import pytest
 
 from broker.errors import MetadataFailure, NotAllowed
-from broker.grpc.publishing.grouping import GroupLimits
-from broker.grpc.publishing.stream import Share, Stream
+from broker.grpc.publishing.grouping import OVERHEAD_BYTES, GroupLimits, size_of
+from broker.grpc.publishing.stream import COPIES, Share, Stream
 from broker.grpc.publishing.writer import (
     BATCH_MESSAGES_MAX,
     BATCHES_MAX,
     CLOSED,
+    MESSAGES_PER_TURN,
     SEQUENCE_ID_MAX,
     BadRequest,
     Writer,
+    _checked,
 )  # fmt: skip
 from broker.memory_budget import MemoryBudget
 from broker.topic.clients.producer import Producer
@@ -24,7 +26,7 @@ from broker.wire.frames import NO_ID, Send
 from magnetar_core.runtime.types import Corruption
 from magnetar_core.topics import topics_pb2 as api
 from magnetar_core.topics.batch_encoding import BATCH_MESSAGES_MIN, encode_messages
-from magnetar_core.topics.metadata import KEY_BYTES_MAX
+from magnetar_core.topics.metadata import KEY_BYTES_MAX, PROPERTIES_MAX
 from magnetar_core.topics.topic_name import TopicName
 from managed_ledger.messages import messages_of
 from tests.support.manual_clock import ManualClock
@@ -93,7 +95,7 @@ class Bench:
 
     def send(self, writer: Writer, stream: Stream, first: int, *payloads: bytes) -> int:
         messages = [api.Message(payload=payload) for payload in payloads]
-        stream.on_taken(len(messages), sum(map(len, payloads)))
+        stream.on_taken(len(messages), sum(map(size_of, messages)))
         return writer.add(stream, first, messages)
 
     def hand_over(self, writer: Writer, stream: Stream, request: api.PublishRequest) -> None:
@@ -160,6 +162,29 @@ def test_streams_share_an_entry_and_each_gets_its_receipt(bench: Bench) -> None:
     first = one.out[0].receipts[0].first_id
     assert (first.ledger_id, first.entry_id, first.partition, first.batch_size) == (7, 8, 2, 3)
     assert one.is_answered
+    assert bench.budget.used_bytes == 0
+
+
+def test_all_of_a_message_counts_in_memory(bench: Bench) -> None:
+    """Its properties may be as large as a payload."""
+    writer = bench.writer()
+    stream = bench.stream(writer)
+    large = api.Message(properties={"name": "v" * 5_000})
+    bench.hand_over(writer, stream, api.PublishRequest(messages=[large, api.Message()]))
+    assert bench.budget.used_bytes == COPIES * (large.ByteSize() + 2 * OVERHEAD_BYTES)
+    writer.flush()
+    bench.store_all(writer)
+    assert (stream.is_answered, bench.budget.used_bytes) == (True, 0)
+
+
+def test_the_key_of_a_batch_counts_in_memory(bench: Bench) -> None:
+    writer = bench.writer(messages_max=100)
+    stream = bench.stream(writer)
+    large = batch(MIN)
+    large.key = "k" * 5_000
+    bench.hand_over(writer, stream, api.PublishRequest(batches=[large]))
+    assert bench.budget.used_bytes == COPIES * len(bench.topic.sends[0].entry) > COPIES * 5_000
+    bench.store_all(writer)
     assert bench.budget.used_bytes == 0
 
 
@@ -258,10 +283,12 @@ def test_what_cannot_be_stored_is_refused_in_between(bench: Bench) -> None:
     writer = bench.writer()
     stream = bench.stream(writer)
     good, large, early = api.Message(payload=b"x"), api.Message(payload=bytes(BYTES_MAX)), api.Message(event_time_ms=-1)
-    request = api.PublishRequest(messages=[good, large, good, good, early])
+    many = api.Message(properties={"name": "v" * BYTES_MAX})
+    request = api.PublishRequest(messages=[good, large, good, good, early, many])
     pieces = [(first, len(messages), size) for first, messages, size in writer.accepted(stream, request, BYTES_MAX)]
-    assert pieces == [(0, 1, 1), (2, 2, 2), (5, 0, 0)]
-    assert [number for number, _ in refusals(stream)] == [1, 4]
+    size = size_of(good)
+    assert pieces == [(0, 1, size), (2, 2, 2 * size), (5, 0, 0), (6, 0, 0)]
+    assert [number for number, _ in refusals(stream)] == [1, 4, 5]
 
 
 @pytest.mark.parametrize("is_named", [False, True])
@@ -414,6 +441,57 @@ def test_a_batch_that_cannot_be_ends_the_call(bench: Bench, batches: list[api.Pu
     with pytest.raises(BadRequest, match=text):
         list(writer.accepted(stream, api.PublishRequest(batches=batches), BYTES_MAX))
     assert bench.budget.used_bytes == 0
+
+
+def test_a_batch_is_no_entry_that_is_larger_than_messages_may_be(bench: Bench) -> None:
+    """Its key stands in the entry once more, and consumers take no frame that is so large."""
+    writer = bench.writer(messages_max=100)
+    stream = bench.stream(writer)
+    request = api.PublishRequest(batches=[batch(MIN)])
+    largest = len(request.batches[0].messages)
+    for first, messages, _ in writer.accepted(stream, request, largest + 64):
+        writer.add(stream, first, messages)
+    writer.flush()
+    assert [len(send.entry) <= largest + 64 for send in bench.topic.sends] == [True]
+
+
+@pytest.mark.parametrize("is_batch", [True, False])
+def test_a_request_is_worked_on_in_pieces(bench: Bench, is_batch: bool) -> None:
+    """It may hold millions of messages without a payload."""
+    count = 3 * MESSAGES_PER_TURN + 1
+    writer = bench.writer()
+    stream = bench.stream(writer)
+    request = api.PublishRequest(batches=[batch(count)]) if is_batch else api.PublishRequest(messages=messages(count))
+    pieces = list(writer.accepted(stream, request, BYTES_MAX))
+    assert len(pieces) == 4 + 3 * is_batch
+    assert max(len(some) for _, some, _ in pieces) == MESSAGES_PER_TURN
+    assert [number for first, some, _ in pieces for number in range(first, first + len(some))] == list(range(count))
+    assert b"".join(message.payload for _, some, _ in pieces for message in some) == b"".join(
+        b"%d" % number for number in range(count)
+    )
+
+
+@pytest.mark.parametrize("is_batch", [True, False])
+def test_a_request_with_many_properties_is_worked_on_in_pieces(bench: Bench, is_batch: bool) -> None:
+    many = {f"{number:07}": "v" for number in range(PROPERTIES_MAX // 2 + 1)}
+    writer = bench.writer()
+    stream = bench.stream(writer)
+    request = api.PublishRequest(messages=messages(4, properties=many))
+    if is_batch:
+        request = api.PublishRequest(batches=[batch(4, properties=many)])
+    pieces = list(writer.accepted(stream, request, 100 * BYTES_MAX))
+    assert [len(some) for _, some, _ in pieces] == [0, 0] * is_batch + [1, 1, 1, 1, 0]
+    assert [first for first, some, _ in pieces if some] == [0, 1, 2, 3]
+
+
+def test_millions_of_empty_batches_are_not_looked_at() -> None:
+    class Batches(list[Any]):
+        def __iter__(self) -> Any:
+            raise AssertionError("they are counted first")
+
+    many = Batches([api.PublishRequest.Batch()] * (BATCHES_MAX + 1))
+    with pytest.raises(BadRequest, match=f"more than {BATCHES_MAX}; make them larger"):
+        _checked(many)
 
 
 def test_messages_of_a_named_stream_that_broke_off_are_dropped_and_others_are_stored(bench: Bench) -> None:
