@@ -8,7 +8,8 @@ from typing import Any
 from magnetar.processes.cluster import Cluster
 from tests.support.warm import warm_folder
 
-TIMEOUT_S = 90
+# Longer than commands wait by their own --timeout.
+TIMEOUT_S = 300
 
 
 def run_command(*arguments: str, **options: Any) -> "subprocess.CompletedProcess[str]":
