@@ -16,7 +16,8 @@ from typing import Final
 
 from magnetar.testing.guard import end_all
 
-MARK: Final = "MAGNETAR_TESTS_STARTED_BY"
+# Without our prefix: the commands of pages are run without our names.
+MARK: Final = "TESTS_STARTED_BY"
 
 # A process may start another one while it ends.
 ROUNDS: Final = 3
