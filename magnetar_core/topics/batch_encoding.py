@@ -15,13 +15,11 @@ from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
 from magnetar_core.runtime.data.varint import varint
+from magnetar_core.topics.metadata import ORDINARY_METADATA_BYTES
 from magnetar_core.topics.topics_pb2 import Message, PublishRequest
 
 # With fewer a batch gains nothing: to store an entry takes a broker as long as to make one of so many messages.
 BATCH_MESSAGES_MIN: Final = 20
-
-# Brokers look at the metadata of a message if they are larger than this, and refuse those that have too much in them.
-LOOKED_AT_BYTES: Final = 64 * 1024
 
 # What a batch has besides a message at most: the sizes of metadata and payload, its number, and their tags.
 _HEAD_BYTES: Final = 4 + 6 + 10
@@ -127,7 +125,8 @@ def _end_of_batch(messages: Sequence[Message], begin: int, limits: BatchLimits, 
         message = messages[at]
         size = message.ByteSize()
         size_bytes += size + _HEAD_BYTES
-        if size_bytes > limits.bytes_max or size > LOOKED_AT_BYTES or message.deliver_at_ms:
+        # Brokers look at the metadata of larger messages, and refuse those that have too much in them.
+        if size_bytes > limits.bytes_max or size > ORDINARY_METADATA_BYTES or message.deliver_at_ms:
             return at
         if mix_keys:
             continue

@@ -55,7 +55,6 @@ NO_LIMITS: Final = {
     "broker.grpc.publishing.writer:_METADATA_BYTES": "what a message counts for in a limit",
     "broker.topic.clients.properties:ITEM_BYTES": "what a property counts for in a limit",
     "magnetar_core.bookkeeper.client.wire.connection:_REFUSE_S_MAX": "a wait between two tries",
-    "magnetar_core.topics.batch_encoding:LOOKED_AT_BYTES": "larger messages are in no batch",
     "magnetar_core.topics.batch_encoding:_HEAD_BYTES": "what a message counts for in a limit",
     "managed_ledger.cursors.cursor_store:_BATCH_BYTES": "what a batch counts for in a limit",
     "managed_ledger.cursors.cursor_store:_WORD_BYTES": "what 64 messages count for in a limit",

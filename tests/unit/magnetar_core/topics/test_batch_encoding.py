@@ -4,12 +4,12 @@ import pytest
 
 from magnetar_core.topics.batch_encoding import (
     BATCH_MESSAGES_MIN,
-    LOOKED_AT_BYTES,
     NO_BATCHES,
     BatchLimits,
     encode_batches,
     encode_messages,
 )
+from magnetar_core.topics.metadata import ORDINARY_METADATA_BYTES
 from magnetar_core.topics.topics_pb2 import Message, PublishRequest
 from managed_ledger.messages import iterate_batch
 from managed_ledger.messages_pb2 import SingleMessageMetadata
@@ -86,7 +86,8 @@ def test_a_batch_has_one_key_unless_they_are_mixed() -> None:
 
 
 @pytest.mark.parametrize(
-    "odd", [Message(deliver_at_ms=1), Message(payload=bytes(LOOKED_AT_BYTES)), Message(properties={"": "x" * 70_000})]
+    "odd",
+    [Message(deliver_at_ms=1), Message(payload=bytes(ORDINARY_METADATA_BYTES)), Message(properties={"": "x" * 70_000})],
 )
 def test_what_the_broker_looks_at_is_in_no_batch(odd: Message) -> None:
     plain = Message(payload=b"x")
