@@ -97,7 +97,7 @@ async def standalone(folder: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIter
     )
     monkeypatch.setattr("magnetar.processes.standalone.say_ready", said.append)
     path = folder / "standalone.conf"
-    path.write_text("diskCheckInterval=20\n")
+    path.write_text("diskCheckInterval=20\ndiskUsageWarnThreshold=0.9\n")  # as shipped there is no warning: both 0.99
     data = folder / "data"
     settings = read_standalone_settings(data, path, {}, bookies=1, service_port=0, web_port=0, first_bookie_port=0)
     parts = Parts()
@@ -181,7 +181,7 @@ async def lost(alone: Alone) -> None:
 
 
 PLANTED: Final[dict[str, Callable[[Alone], Awaitable[None]]]] = {
-    "MagnetarBookieReadOnly": partial(disk, free_bytes=GIB, word="read-only: disk"),
+    "MagnetarBookieReadOnly": partial(disk, free_bytes=GIB // 2, word="read-only: disk"),
     "MagnetarDiskFull": partial(disk, free_bytes=7 * GIB, word="nearly full"),
     "MagnetarDamage": damaged,
     "MagnetarEntriesLost": lost,

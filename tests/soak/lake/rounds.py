@@ -115,7 +115,9 @@ class _Lake:
         }
 
     def log(self) -> str:
-        return (self.folder / "spark.log").read_text(errors="replace")[-3000:]
+        """The end of what Spark's processes said, without where in Java it was: a stack there has a hundred lines."""
+        lines = (self.folder / "spark.log").read_text(errors="replace").splitlines()
+        return "\n".join(line for line in lines if not line.startswith("\tat "))[-5000:]
 
     def commits(self, table: str) -> int:
         """How many files the log of a table has."""
@@ -167,6 +169,7 @@ def rounds(directory: Path, *, count: int, seed: str, remark: Remark) -> None:
             nonlocal sent
             end = time.monotonic() + PATIENCE_S
             while not done():
+                assert lake.is_running or moment == "start", f"Spark's process ended: {lake.log()}"
                 assert time.monotonic() < end, f"nothing new came into the table: {lake.log()}"
                 order = Order(item="item", euros=sent)
                 producer.send_async(order, None, event_timestamp=MONDAY_MS + sent * 7_919 * 1_000 % THREE_DAYS_MS)
