@@ -431,11 +431,15 @@ class ManagedCursor:
         self._state.idle_since_ms = since_ms
 
     def mark_active(self) -> None:
-        """A consumer is attached; where the contrary may be stored, this is stored soon."""
+        """A consumer is attached. Where the contrary may be stored, this is stored at once, without a pause.
+
+        If the broker crashed before, the next owner would expire a subscription that is in use.
+        """
+        was_idle = self._state.idle_since_ms > 0
         self._state.idle_since_ms = 0
-        if self._may_be_stored_idle:
+        if was_idle and self._may_be_stored_idle:
             self._state.version += 1
-            self._changed()
+            self._ledger.spawn(self._persist_quietly(), f"cursor {self.name}")
 
     def ledgers_changed(self) -> None:
         """The oldest ledgers were trimmed."""

@@ -1075,8 +1075,19 @@ MUTANTS = (
     Mutant(
         "a consumer that has come leaves its subscription idle where it is stored",
         "managed_ledger/cursors/managed_cursor.py",
-        "        if self._may_be_stored_idle:\n            self._state.version += 1\n",
-        "        if self._may_be_stored_idle:\n",
+        "        if was_idle and self._may_be_stored_idle:\n            self._state.version += 1\n",
+        "        if was_idle and self._may_be_stored_idle:\n",
+        ("tests/unit/managed_ledger/test_ledger.py",),
+    ),
+    Mutant(
+        "that a consumer has come is stored after the pause between two states",
+        "managed_ledger/cursors/managed_cursor.py",
+        """            self._ledger.spawn(self._persist_quietly(), f"cursor {self.name}")
+
+    def ledgers_changed""",
+        """            self._changed()
+
+    def ledgers_changed""",
         ("tests/unit/managed_ledger/test_ledger.py",),
     ),
     Mutant(

@@ -284,6 +284,23 @@ async def test_since_when_nobody_consumes_survives_until_somebody_does(world: Sh
     assert ledger.cursors["s"].idle_since_ms == 11_000, "it stands in the state of a cursor ledger, too"
 
 
+async def test_that_a_consumer_is_back_is_stored_without_the_pause_between_two_states(
+    world: SharedStorage,
+) -> None:
+    ledger, _ = await world.open(replace(CONFIG, mark_delete_interval_s=60.0))
+    cursor = await ledger.open_cursor("s", EARLIEST)
+    await publish(ledger, 0, 1)
+    cursor.mark_idle(7_000)
+    cursor.mark_delete(ledger.ledgers.last_confirmed)
+    await cursor.flush()
+    for _ in range(3):  # three consumers come: it is stored once
+        cursor.mark_active()
+    await settle()
+    assert cursor.counts.stored == 2
+    ledger, _ = await world.open()  # after a crash
+    assert ledger.cursors["s"].idle_since_ms == 0
+
+
 async def test_a_consumer_costs_no_write_where_nothing_contrary_is_stored(world: SharedStorage) -> None:
     ledger, _ = await world.open()
     cursor = await ledger.open_cursor("s", EARLIEST)
