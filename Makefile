@@ -20,7 +20,7 @@ ONLY ?=
 # Whose servers `make interop` and `make differ` run: 4.2.4 or 5.0.1; without it those of 4.0.8, and all that 4.0.8 has beside them.
 LINE ?=
 # What it runs with those of other lines.
-WITH_SERVERS := swap_matrix takeovers contents transactions delayed_buckets autorecovery bookie_folder bundles compaction policies backlog entry_index retries
+WITH_SERVERS := swap_matrix takeovers contents transactions delayed_buckets autorecovery bookie_folder bundles compaction policies backlog entry_index retries idle_since
 JAVA_CLIENT := $(addprefix tests/interop/test_tools.py::test_java_client,$() _that_wants_transactions_is_refused)
 # Where `make interop` writes its matrix.
 MATRIX ?= docs/INTEROP.md

@@ -87,6 +87,22 @@ def _differ_in_backlog(found: Difference) -> bool:
     return all(ours[2] <= theirs[2] for theirs, ours in pairs)
 
 
+def _come_back_to_less_room(program: Program, difference: Difference) -> bool:
+    """Whether a limit below the number of clients was set before the topic was unloaded."""
+    before = program[: difference.at]
+    for at, unload in enumerate(before):
+        if unload.what == "unload":
+            for policy, verb in (("maxConsumers", "subscribe"), ("maxProducers", "produce")):
+                clients = [one.who for one in before[:at] if one.what == verb and one.get("topic") == unload.who]
+                limits = [
+                    one.get("value") for one in before[:at]
+                    if one.what == "set" and str(one.get("policy")).startswith(policy)
+                ]  # fmt: skip
+                if limits and limits[-1] and len(set(clients)) > limits[-1]:
+                    return True
+    return False
+
+
 LISTED: Final[tuple[Listed, ...]] = (
     Listed(
         "expiry in partitions", " expire$",
@@ -109,6 +125,12 @@ LISTED: Final[tuple[Listed, ...]] = (
         lambda program, found: any(
             one.what == "peek" and _is_new(program, one) for one in program[: found.at + 1]
         ),
+    ),
+    Listed(
+        "who comes back first", " (drain|receive|ack|nack|send|flush|stats|subscribe|produce)",
+        "after an unload more clients come back than there is room for now: whoever is refused, at either broker, is "
+        "the later one",
+        _come_back_to_less_room,
     ),
     Listed(
         "parts of batches after an unload", " (drain|receive|stats|backlog|peek|ack|subscriptions)",

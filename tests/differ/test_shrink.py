@@ -105,3 +105,17 @@ def test_each_listed_difference_has_a_reason_and_needs_more_than_an_event() -> N
     assert listed((drain,), Difference(0, drain, counted[0], counted[1])) is None
     other = Difference(0, event("t0", "drain", count=1), ["Shared"], ["Shared", "lost"])
     assert listed((other.event,), other) is None
+
+
+@pytest.mark.parametrize(
+    ("value", "unloaded", "name"), [(1, "t0", "who comes back first"), (2, "t0", ""), (1, "t1", "")]
+)
+def test_who_comes_back_first_is_chance_where_there_is_room_for_fewer(value: int, unloaded: str, name: str) -> None:
+    lines = [
+        'c0 subscribe topic="t0" subscription="s1"', 'c1 subscribe topic="t0" subscription="s2"',
+        f't0 set policy="maxConsumers" value={value}', f"{unloaded} unload", "t0/s1 drain count=1",
+    ]  # fmt: skip
+    program = program_of(lines)
+    difference = Difference(4, program[-1], ["Failover"], ["Failover", ["c0", 0]])
+    entry = listed(program, difference)
+    assert (entry.name if entry else "") == name
