@@ -107,8 +107,8 @@ class Broker:
         doors: Doors | None = None,
         tracing: Tracing | None = None,
     ) -> None:
-        """*on_damage* is told of entries of topics that no bookie can give; *doors* authenticate clients; *tracing* is
-        told of messages whose senders trace them."""
+        """*on_damage* gets the entries of topics that no bookie can give; *doors* authenticate clients; *tracing* gets
+        the messages whose senders trace them."""
         if ledgers is None or schemas is None:
             assert bookkeeper is not None, "topics need ledgers"
             ledgers, schemas = open_storage(config, bookkeeper, store, clock, on_damage)
@@ -130,7 +130,7 @@ class Broker:
         self.schemas = schemas
         self.tenancy = Tenancy(store, config)
         self._tenant_admins = TenantAdmins(store, self._on_tenant_changed)
-        self.access = Access(rules_of(config), self._tenant_admins.of, self._permissions)
+        self.access = Access(rules_of(config), self._tenant_admins.admins_of, self._permissions)
         self.on_permissions_changed: list[Callable[[str], Coroutine[Any, Any, None]]] = []
         """Called with the name of a namespace where rights may have changed, for clients that topics do not know."""
         self.publish_latencies = Distribution()
@@ -304,10 +304,11 @@ class Broker:
             self.in_force.look_again(namespace)  # nothing watches it until it is read
 
     def _on_tenant_changed(self, tenant: str) -> None:
+        """The administrators of *tenant* may have changed: check the clients of its topics again."""
         self._tenant_admins.forget(tenant)
         if not self._is_stopping:
-            every: list[Topic | NonPersistentTopic] = [*self.topics.values(), *self.non_persistent.by_name.values()]
-            own = [topic for topic in every if topic.name.tenant == tenant]
+            topics: list[Topic | NonPersistentTopic] = [*self.topics.values(), *self.non_persistent.by_name.values()]
+            own = [topic for topic in topics if topic.name.tenant == tenant]
             self._tasks.spawn(self._recheck(own), f"administrators of {tenant}")
 
     async def _recheck(self, topics: Sequence[Topic | NonPersistentTopic]) -> None:
@@ -319,6 +320,7 @@ class Broker:
                 await changed(namespace)
 
     async def _on_settings_changed(self) -> None:
+        """Hand the changed settings to the parts that keep a copy of them."""
         self.access.use(rules_of(self.config))
         config = self.config
         self.publish_throttle.use(config.broker_publish_rate, self.now_ms())
@@ -364,12 +366,14 @@ class Broker:
         return 0
 
     async def _create_partitioned(self, topic: TopicName, partitions: int) -> int:
+        """Create a partitioned topic that policies say is to be created; returns how many partitions it has. Raises
+        BrokerError."""
         await self.creation.check_new(topic, partitions)
-        most = self.config.partitions_max
-        if not 1 <= partitions <= most:
+        partitions_max = self.config.partitions_max
+        if not 1 <= partitions <= partitions_max:
             raise NotAllowed(
                 f"{topic} is not made: autoTopicCreation of its namespace, or defaultNumPartitions, says {partitions} "
-                f"partitions; set it to 1 to {most}"
+                f"partitions; set it to 1 to {partitions_max}"
             )
         try:
             await self.partitioned.create(topic, partitions)
@@ -497,13 +501,13 @@ class Broker:
 
     async def producer_schema(self, topic: TopicName, schema: wire.Schema | None) -> bytes:
         """Register a producer's schema; returns its version (empty for none). Raises IncompatibleSchema."""
-        return await self._schema_rules.admit_producer(topic, schema, await self.in_force.of(topic))
+        return await self._schema_rules.admit_producer(topic, schema, await self.in_force.policies_of(topic))
 
     async def check_consumer_schema(self, topic: TopicName, schema: wire.Schema) -> None:
         """Raises IncompatibleSchema unless a consumer can read *topic* with *schema* (`SchemaRules.admit_consumer`)."""
         if has_no_schema(schema):
             return
-        policies = await self.in_force.of(topic)
+        policies = await self.in_force.policies_of(topic)
         await self._schema_rules.admit_consumer(topic, schema, policies, lambda: self._has_been_used(topic))
 
     def _has_been_used(self, topic: TopicName) -> bool:
@@ -513,7 +517,7 @@ class Broker:
             return False
         subscriptions: list[Subscription | NonPersistentSubscription] = [*opened.subscriptions.values()]
         if opened.producers or any(
-            not consumer.takes_any_schema for each in subscriptions for consumer in each.consumers
+            not consumer.takes_any_schema for subscription in subscriptions for consumer in subscription.consumers
         ):
             return True
         return isinstance(opened, Topic) and bool(opened.ledger.ledgers.entries_total)
@@ -522,7 +526,7 @@ class Broker:
         """The version of *schema*, registered if it is new. Raises TopicNotFound, IncompatibleSchema."""
         if topic not in self.topics and self.non_persistent.get(topic) is None:
             raise TopicNotFound(f"Topic not found {topic}")
-        return await self._schema_rules.register(topic, schema, await self.in_force.of(topic))
+        return await self._schema_rules.register(topic, schema, await self.in_force.policies_of(topic))
 
     async def get_schema(self, topic: TopicName, version: bytes | None) -> tuple[wire.Schema, bytes]:
         """A version of the topic's schema, or the latest. Raises TopicNotFound, IncompatibleSchema."""

@@ -116,11 +116,11 @@ class Bundles:
 
     def range_of(self, topic: TopicName) -> str:
         """The range that holds *topic*, as `0x10000000_0x20000000`."""
-        at, boundaries = bundle_hash(topic), self.boundaries
+        hash_, boundaries = bundle_hash(topic), self.boundaries
         low, high = 0, len(boundaries) - 1
         while high - low > 1:
             middle = (low + high) // 2
-            if boundaries[middle] <= at:
+            if boundaries[middle] <= hash_:
                 low = middle
             else:
                 high = middle
@@ -159,9 +159,9 @@ class BundleSet:
         ranges = self._ranges.get(topic.namespace)
         if ranges is None:
             return False
-        at = bundle_hash(topic)
-        place = bisect_right(ranges, (at, 2**32)) - 1
-        if place < 0:
+        hash_ = bundle_hash(topic)
+        index = bisect_right(ranges, (hash_, 2**32)) - 1
+        if index < 0:
             return False
-        high = ranges[place][1]
-        return at < high or at == high == 0xFFFF_FFFF
+        high = ranges[index][1]
+        return hash_ < high or hash_ == high == 0xFFFF_FFFF

@@ -262,8 +262,8 @@ class Link:
     def _permit(self, messages: int) -> None:
         self.write(command(_T.FLOW, consumer_id=1, messagePermits=messages))
 
-    async def _next(self, wanted: int | None, timeout_s: float) -> tuple[wire.BaseCommand, memoryview | None]:
-        """The next command, which must be *wanted*; pings are answered meanwhile. Raises SystemClientError."""
+    async def _next(self, expected_type: int | None, timeout_s: float) -> tuple[wire.BaseCommand, memoryview | None]:
+        """The next command, which must be *expected_type*; pings are answered meanwhile. Raises SystemClientError."""
         while True:
             answer, entry = await self._read(timeout_s)
             kind = answer.type
@@ -277,12 +277,13 @@ class Link:
                 raise Refused(f"{self._name}: {answer.send_error.message}")
             elif kind in (_T.CLOSE_CONSUMER, _T.CLOSE_PRODUCER):
                 raise SystemClientError(f"{self._name} has given the topic away")
-            elif wanted is not None and kind != wanted:
-                raise SystemClientError(f"{self._name} sent {_T.Type.Name(kind)}, not {_T.Type.Name(wanted)}")
+            elif expected_type is not None and kind != expected_type:
+                raise SystemClientError(f"{self._name} sent {_T.Type.Name(kind)}, not {_T.Type.Name(expected_type)}")
             else:
                 return answer, entry
 
     async def _read(self, timeout_s: float) -> tuple[wire.BaseCommand, memoryview | None]:
+        """The next frame of the other broker. Raises SystemClientError."""
         while not self._frames:
             try:
                 async with asyncio.timeout(timeout_s):

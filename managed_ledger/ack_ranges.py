@@ -47,8 +47,8 @@ class AckRanges:
         ledger = self._ledgers.get(position.ledger_id)
         if ledger is None:
             return False
-        at = bisect_right(ledger.firsts, position.entry_id) - 1
-        return at >= 0 and ledger.lasts[at] >= position.entry_id
+        index = bisect_right(ledger.firsts, position.entry_id) - 1
+        return index >= 0 and ledger.lasts[index] >= position.entry_id
 
     def add(self, ledger_id: int, first: int, last: int) -> None:
         """Add entries *first* to *last*, merging with what they touch."""
@@ -73,8 +73,8 @@ class AckRanges:
         ledger = self._ledgers.get(position.ledger_id)
         if ledger is None:
             return None
-        at = bisect_right(ledger.firsts, position.entry_id) - 1
-        return ledger.lasts[at] if at >= 0 and ledger.lasts[at] >= position.entry_id else None
+        index = bisect_right(ledger.firsts, position.entry_id) - 1
+        return ledger.lasts[index] if index >= 0 and ledger.lasts[index] >= position.entry_id else None
 
     def remove_up_to(self, position: Position) -> None:
         """Forget everything at or before *position*."""
@@ -120,7 +120,7 @@ def mask_of(words: Sequence[int]) -> int:
     return int.from_bytes(data, "little")
 
 
-def words_of(mask: int, least: int = 0) -> list[int]:
-    """The words of a Java bit set; trailing zero words behind the *least* first ones are dropped, as Java does."""
-    count = max((mask.bit_length() + 63) // 64, least)
+def words_of(mask: int, words_min: int = 0) -> list[int]:
+    """The words of a Java bit set; trailing zero words behind the *words_min* first ones are dropped, as Java does."""
+    count = max((mask.bit_length() + 63) // 64, words_min)
     return list(struct.unpack(f"<{count}q", mask.to_bytes(count * 8, "little")))

@@ -84,10 +84,12 @@ class ManagedLedgerFactory:
         return await self._opening.do(name, lambda: self._open_anew(name, config or self._config, create))
 
     async def _open_anew(self, name: str, config: ManagedLedgerConfig, create: bool) -> ManagedLedger:
-        former = self._open.get(name)
-        if former is not None:
+        """Open a managed ledger that is not open, after what was open under this name is closed. Raises
+        ManagedLedgerError."""
+        former_ledger = self._open.get(name)
+        if former_ledger is not None:
             # The former object may still store cursors; they have to be stored before they are read.
-            await attempt(f"{name}: closing what was open before", former.close())
+            await attempt(f"{name}: closing what was open before", former_ledger.close())
         await self._transactions.check(name)
         ledger = ManagedLedger(
             name,

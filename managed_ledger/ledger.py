@@ -151,6 +151,11 @@ class ManagedLedger:
             self._writing.open()
 
     async def _open_once(self, create: bool, prepared: Prepared | None) -> None:
+        """Read the record, close the last ledger, find the index, and begin the next ledger.
+
+        That one is created meanwhile, or was prepared before; it is discarded where opening fails, or where the topic
+        was terminated.
+        """
         try:
             await self._record.read(create=create)
         except BaseException:
@@ -453,15 +458,15 @@ class ManagedLedger:
     async def _remove_consumed(self, retention: RetentionRule | None = None) -> None:
         """Delete consumed ledgers that *retention* does not keep; None: that of the configuration."""
         async with self._record.lock:
-            going = self._trimmable(retention)
-            if not going:
+            ledgers_to_remove = self._trimmable(retention)
+            if not ledgers_to_remove:
                 return
-            await self._lifecycle.remove(going)
-            for ledger_id in going:
+            await self._lifecycle.remove(ledgers_to_remove)
+            for ledger_id in ledgers_to_remove:
                 self._cache.forget_ledger(ledger_id)
         self._cursors.ledgers_changed()
-        self._reading.ledgers_trimmed(going)
-        await asyncio.wait(self._record.drop_soon(going))
+        self._reading.ledgers_trimmed(ledgers_to_remove)
+        await asyncio.wait(self._record.drop_soon(ledgers_to_remove))
 
     async def trim_now(self) -> None:
         """As `trim`, by where the cursors are at this moment: what they have not stored yet is stored first.
@@ -556,6 +561,7 @@ class ManagedLedger:
         await asyncio.shield(self._ending)
 
     async def _delete(self) -> None:
+        """Delete the managed ledger: first its record names no ledger any more, then the ledgers and cursors go."""
         # It can have been fenced since `delete` checked; the record write below fails then.
         if not self._appending.is_ended:
             self._writing.stop(ManagedLedgerNotFound(f"{self.name} was deleted"))

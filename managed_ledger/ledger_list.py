@@ -79,8 +79,8 @@ class LedgerList:
 
     def closed_before_ms(self, ledger_id: int) -> int:
         """When the ledger before this one was closed, so that no entry of this one is older; 0: it is not known."""
-        place = bisect_left(self._ids, ledger_id)
-        return self._infos[self._ids[place - 1]].timestamp if place else self._removed_ms
+        index = bisect_left(self._ids, ledger_id)
+        return self._infos[self._ids[index - 1]].timestamp if index else self._removed_ms
 
     def entries_of(self, ledger_id: int) -> int:
         return self._entries.get(ledger_id, 0)
@@ -110,15 +110,15 @@ class LedgerList:
 
     def ceiling(self, position: Position) -> Position:
         """*position* if that entry exists, else the next one that does, else the place behind the end."""
-        at = bisect_left(self._ids, position.ledger_id)
+        index = bisect_left(self._ids, position.ledger_id)
         entry_id = max(position.entry_id, 0)
-        while at < len(self._ids):
-            ledger_id = self._ids[at]
+        while index < len(self._ids):
+            ledger_id = self._ids[index]
             if ledger_id != position.ledger_id:
                 entry_id = 0
             if entry_id < self._entries[ledger_id]:
                 return Position(ledger_id, entry_id)
-            at += 1
+            index += 1
         if not self._ids:
             return Position(max(position.ledger_id, 0), 0)
         return Position(self._ids[-1], self._entries[self._ids[-1]])
@@ -129,15 +129,15 @@ class LedgerList:
 
     def previous_position(self, position: Position) -> Position:
         """The last entry before *position*; before the very first one, entry -1 of the first ledger."""
-        at = bisect_right(self._ids, position.ledger_id) - 1
-        while at >= 0:
-            ledger_id = self._ids[at]
+        index = bisect_right(self._ids, position.ledger_id) - 1
+        while index >= 0:
+            ledger_id = self._ids[index]
             last = self._entries[ledger_id] - 1
             if ledger_id == position.ledger_id:
                 last = min(last, position.entry_id - 1)
             if last >= 0:
                 return Position(ledger_id, last)
-            at -= 1
+            index -= 1
         return self.start
 
     def mark_delete_before(self, start: Position, *, keeps_trimmed: bool = False) -> Position:

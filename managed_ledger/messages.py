@@ -76,25 +76,25 @@ def split_entry(data: Buffer) -> EntryParts:
     """Cut an entry at its blocks. Raises Corruption where a length leads outside of it."""
     view = memoryview(data)
     try:
-        at = 0
+        offset = 0
         broker_metadata = None
         checksum = None
-        (magic,) = _U16.unpack_from(view, at)
+        (magic,) = _U16.unpack_from(view, offset)
         if magic == MAGIC_BROKER_METADATA:
             (size,) = _U32.unpack_from(view, 2)
             broker_metadata = view[6 : 6 + size]
-            at = 6 + size
-            (magic,) = _U16.unpack_from(view, at)
+            offset = 6 + size
+            (magic,) = _U16.unpack_from(view, offset)
         if magic == MAGIC_CHECKSUM:
-            (checksum,) = _U32.unpack_from(view, at + 2)
-            at += 6
-        (size,) = _U32.unpack_from(view, at)
+            (checksum,) = _U32.unpack_from(view, offset + 2)
+            offset += 6
+        (size,) = _U32.unpack_from(view, offset)
     except struct.error:
         raise Corruption(f"an entry of {len(view)} bytes ends inside its headers") from None
-    end = at + 4 + size
+    end = offset + 4 + size
     if end > len(view):
-        raise Corruption(f"message metadata of {size} bytes at {at + 4} leave an entry of {len(view)} bytes")
-    return EntryParts(broker_metadata, checksum, view[at:], view[at + 4 : end], view[end:])
+        raise Corruption(f"message metadata of {size} bytes at {offset + 4} leave an entry of {len(view)} bytes")
+    return EntryParts(broker_metadata, checksum, view[offset:], view[offset + 4 : end], view[end:])
 
 
 def checksum_ok(data: Buffer) -> bool | None:
@@ -212,8 +212,8 @@ def decompress(codec: int, data: Buffer, uncompressed_size: int, bytes_max: int 
             f"metadata say: {error}"
         ) from None
     if size != uncompressed_size:
-        more = "at least " if codec == ZLIB and size > uncompressed_size else ""
-        raise Corruption(f"payload decompressed to {more}{size} bytes, its metadata say {uncompressed_size}")
+        at_least = "at least " if codec == ZLIB and size > uncompressed_size else ""
+        raise Corruption(f"payload decompressed to {at_least}{size} bytes, its metadata say {uncompressed_size}")
     return result
 
 
@@ -258,10 +258,10 @@ def iterate_batch(payload: Buffer, count: int) -> Iterator[Message]:
     """
     view = memoryview(payload)
     check_count(count, len(view))
-    at = 0
+    offset = 0
     for index in range(count):
-        single, start, at = message_at(view, at, index, count)
-        yield Message(index, single, view[start:at])
+        single, start, offset = message_at(view, offset, index, count)
+        yield Message(index, single, view[start:offset])
 
 
 def messages_of(data: Buffer) -> tuple[MessageMetadata, Iterator[Message]]:

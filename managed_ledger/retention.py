@@ -58,22 +58,24 @@ def trimmable(
     now_ms: int,
     total_bytes: int,
 ) -> list[int]:
-    """Ids of the ledgers that may be deleted: a prefix of *closed*, which is oldest first, and is not looked at any
-    further: this is asked each time that a cursor is stored. Nor is *slowest* asked where retention keeps all.
+    """Ids of the ledgers that may be deleted: the first ones of *closed*, which is oldest first.
+
+    This is called each time that a cursor is stored. So it stops at the first ledger that stays, and does not call
+    *slowest* where retention keeps all.
 
     *slowest* gives the lowest persisted mark-delete position of all durable cursors; None if there are none.
     *total_bytes* is the size of the whole topic, the open ledger included; it counts only with a limit of bytes.
     """
-    going: list[int] = []
+    ledger_ids: list[int] = []
     remaining = total_bytes
-    lowest = functools.cache(slowest)
+    slowest_position = functools.cache(slowest)
     for ledger in closed:
         remaining -= ledger.size_bytes
         expired = rule.time_ms == 0 or 0 <= rule.time_ms < now_ms - ledger.closed_ms
-        over = rule.bytes_max == 0 or 0 < rule.bytes_max <= remaining
-        if not (expired or over):
+        is_above_size = rule.bytes_max == 0 or 0 < rule.bytes_max <= remaining
+        if not (expired or is_above_size):
             break
-        if (position := lowest()) is not None and position < (ledger.ledger_id, ledger.entries - 1):
+        if (position := slowest_position()) is not None and position < (ledger.ledger_id, ledger.entries - 1):
             break
-        going.append(ledger.ledger_id)
-    return going
+        ledger_ids.append(ledger.ledger_id)
+    return ledger_ids

@@ -34,11 +34,11 @@ def ask_for(caller: Caller) -> None:
 @contextmanager
 def as_own_work() -> Iterator[None]:
     """What is asked inside is the broker's own work: the caller that caused it has the right to the whole of it."""
-    former = _ASKING.set(None)
+    former_value = _ASKING.set(None)
     try:
         yield
     finally:
-        _ASKING.reset(former)
+        _ASKING.reset(former_value)
 
 
 def headers() -> dict[str, str]:

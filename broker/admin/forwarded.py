@@ -149,10 +149,10 @@ async def _header_of(accepted: socket.socket) -> str | None:
     data = b""
     try:
         while (header := parse_proxy_header(data)) is None:
-            more = await asyncio.get_running_loop().sock_recv(accepted, missing_bytes(data))
-            if not more:
+            chunk = await asyncio.get_running_loop().sock_recv(accepted, missing_bytes(data))
+            if not chunk:
                 raise ConnectionResetError
-            data += more
+            data += chunk
     except MalformedFrame as error:
         raise OSError(str(error)) from None
     if header.size_bytes != len(data):

@@ -118,9 +118,9 @@ _PART_BYTES_MAX: Final = 3 * 1024
 async def check_request(request: web.Request, handler: Handler) -> web.StreamResponse:
     """Refuse malformed names in paths and requests of foreign origin before they reach a handler."""
     for part, text in request.match_info.items():
-        pattern, wanted = _PARTS[part]
+        pattern, right_kinds = _PARTS[part]
         if len(text) > _PART_BYTES_MAX or pattern.fullmatch(text) is None:
-            raise Refused(412, f"{part} name {text[:200]!r} is not valid: {wanted}")
+            raise Refused(412, f"{part} name {text[:200]!r} is not valid: {right_kinds}")
     if (reason := foreign_origin(request)) is not None:
         raise Refused(403, reason)
     # What is refused anyway is refused by its name, not for its body: the tools send files there, as multipart.
@@ -207,11 +207,11 @@ def refuses_its_subject(request: web.Request) -> bool:
     return parts[1] == "admin" and len(parts) > 3 and parts[3] in REFUSED_SUBJECTS
 
 
-def refusing(refused: Refused) -> Handler:
+def refusal_handler(refusal: Refused) -> Handler:
     """A handler that always answers with this refusal."""
 
     async def refuse(request: web.Request) -> web.StreamResponse:
-        raise Refused(refused.status, str(refused))
+        raise Refused(refusal.status, str(refusal))
 
     return refuse
 

@@ -13,19 +13,19 @@ from magnetar_core.runtime.clock import Clock
 BODY = "Too Many Requests"
 
 
-def limiting(requests_per_s: float, clock: Clock) -> Any:
+def rate_limit_middleware(requests_per_s: float, clock: Clock) -> Any:
     """The middleware; a rate of 0 or less lets nothing pass."""
-    most = max(requests_per_s, 1.0) if requests_per_s > 0 else 0.0
-    left, seen_s = most, clock.monotonic()
+    tokens_max = max(requests_per_s, 1.0) if requests_per_s > 0 else 0.0
+    tokens, seen_s = tokens_max, clock.monotonic()
 
     @web.middleware
     async def limit(request: web.Request, handler: Any) -> web.StreamResponse:
-        nonlocal left, seen_s
+        nonlocal tokens, seen_s
         now_s = clock.monotonic()
-        left, seen_s = min(left + (now_s - seen_s) * requests_per_s, most), now_s
-        if left < 1:
+        tokens, seen_s = min(tokens + (now_s - seen_s) * requests_per_s, tokens_max), now_s
+        if tokens < 1:
             return web.Response(status=429, text=BODY)
-        left -= 1
+        tokens -= 1
         answer: web.StreamResponse = await handler(request)
         return answer
 

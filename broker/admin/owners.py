@@ -84,7 +84,7 @@ class Owners:
         TopicNotFound, MetadataFailure."""
         return await self._broker.partitions(name, create=create)
 
-    async def made(self, request: web.Request) -> Topic:
+    async def loaded_or_created(self, request: web.Request) -> Topic:
         """The topic; created if policies allow it, as for a consumer. Raises BrokerError, or redirects."""
         name = topic_of(request)
         await self.redirect_unless_here(request, name)
@@ -141,7 +141,7 @@ class Owners:
             status, text, elsewhere = await self._answer_of(method, url, about, data)
             if status not in (301, 302, 307, 308):
                 break
-            url = await self._known(elsewhere, url, about)
+            url = await self._checked_redirect(elsewhere, url, about)
         else:
             raise Refused(503, f"{about}: the owner changes too often; ask again")
         if status >= 400:
@@ -173,7 +173,7 @@ class Owners:
         except (aiohttp.ClientError, TimeoutError, ValueError) as error:
             raise Refused(503, f"{about}: {url} does not answer: {str(error) or 'time-out'}") from error
 
-    async def _known(self, elsewhere: str, url: str, about: str) -> str:
+    async def _checked_redirect(self, elsewhere: str, url: str, about: str) -> str:
         """*elsewhere*, where a broker sends this one, if it is at a broker of the cluster: credentials go there."""
         base = "/".join(elsewhere.split("/", 3)[:3])
         if base in [self.web_url(address) for address in (await self._ownership.brokers()).values()]:

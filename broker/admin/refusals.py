@@ -5,7 +5,7 @@ What is neither here nor served is answered with 501 (`not_there`).
 
 from typing import Final
 
-from broker.admin.http import ADMIN, REFUSED_SUBJECTS, Refused, not_there, refusing
+from broker.admin.http import ADMIN, REFUSED_SUBJECTS, Refused, not_there, refusal_handler
 from broker.admin.rights import OperationOf, Routes
 from broker.security.authorization import Operation
 
@@ -46,10 +46,10 @@ class Refusals:
     def add_routes(self, routes: Routes) -> None:
         """Add the refusals that have to stand before the routes that take any name."""
         for method, path, refused, operation in REFUSED_CALLS:
-            routes.on(method, path, refusing(refused), operation)
+            routes.on(method, path, refusal_handler(refused), operation)
 
     def add_last(self, routes: Routes) -> None:
         """Add the refusals for all that is left below `/admin`."""
         for name, refused in REFUSED_SUBJECTS.items():
-            routes.any(f"/admin/{{version}}/{name}/{{rest:.*}}", refusing(refused), Operation.ASK_BROKER)
+            routes.any(f"/admin/{{version}}/{name}/{{rest:.*}}", refusal_handler(refused), Operation.ASK_BROKER)
         routes.any("/admin/{rest:.*}", not_there, Operation.ASK_BROKER)

@@ -89,7 +89,7 @@ class Routes:
             self._router.add_route(method, path, handle)
 
 
-def asking(access: Access, operations: Mapping[Any, OperationOf], arrivals: Arrivals) -> Any:
+def authorization_middleware(access: Access, operations: Mapping[Any, OperationOf], arrivals: Arrivals) -> Any:
     """A middleware that lets a request through if its caller may make it; it stands behind the one that authenticates.
 
     What the request makes has its turn among those of *arrivals*. A path or method that no route has is answered with
@@ -101,8 +101,8 @@ def asking(access: Access, operations: Mapping[Any, OperationOf], arrivals: Arri
         route = request.match_info.route
         if request.match_info.http_exception is None and not access.is_open:
             assert route.handler in operations, f"{route} has no operation"
-            wanted = operations[route.handler]
-            operation = wanted if isinstance(wanted, Operation) else wanted(request)
+            needed_operation = operations[route.handler]
+            operation = needed_operation if isinstance(needed_operation, Operation) else needed_operation(request)
             try:
                 caller = caller_of(request)
                 if (named := request.headers.get(HEADER)) is not None:

@@ -21,7 +21,7 @@ from broker.admin.cluster.load import LoadApi
 from broker.admin.cluster.lookups import LookupsApi
 from broker.admin.forwarded import ForwardedConnections
 from broker.admin.http import answer_errors, check_request, compress, refusal
-from broker.admin.limiting import limiting
+from broker.admin.limiting import rate_limit_middleware
 from broker.admin.namespaces.bundles import BundlesApi
 from broker.admin.namespaces.clear_backlog import BacklogApi
 from broker.admin.namespaces.namespace_policies import NamespacePoliciesApi
@@ -34,7 +34,7 @@ from broker.admin.owners import Owners
 from broker.admin.page.calls import PageApi
 from broker.admin.page.facts import Storage
 from broker.admin.refusals import Refusals
-from broker.admin.rights import Operations, Routes, asking
+from broker.admin.rights import Operations, Routes, authorization_middleware
 from broker.admin.topics.messages import MessagesApi
 from broker.admin.topics.non_persistent import NonPersistentTopicsApi
 from broker.admin.topics.partitioned_topics import PartitionedTopicsApi
@@ -165,10 +165,10 @@ class AdminServer:
             answer_errors,
             *([] if self._broker.doors is None else [authenticating(self._broker.doors, config)]),
             check_request,
-            asking(self._access, self.operations, self._broker.arrivals),
+            authorization_middleware(self._access, self.operations, self._broker.arrivals),
         ]
         if config.http_requests_limited:
-            middlewares.insert(0, limiting(config.http_requests_per_s, self._broker.clock))
+            middlewares.insert(0, rate_limit_middleware(config.http_requests_per_s, self._broker.clock))
         app = web.Application(middlewares=middlewares, client_max_size=BODY_BYTES_MAX)
         routes = Routes(app.router, self.operations)
         refusals = Refusals()

@@ -151,10 +151,10 @@ class Connection:
         try:
             if self._steps is not None and not self._go_on(is_over):
                 return 0
-            for at, frame in enumerate(frames):
+            for index, frame in enumerate(frames):
                 if self.state is State.CONNECTED:
                     if flow.is_paused:
-                        return at
+                        return index
                     send = parse_send(frame)
                     if send is not None:
                         producers.on_send(send)
@@ -166,7 +166,7 @@ class Connection:
                     break
                 self._on_command(frame)
                 if (self._steps is not None and not self._go_on(is_over)) or is_over():
-                    return at + 1
+                    return index + 1
             return len(frames)
         finally:
             producers.end_chunk()
@@ -186,6 +186,8 @@ class Connection:
         return True
 
     def _on_command(self, frame: memoryview) -> None:
+        """Hand a command to the part of the connection that it is for, if the client may send it now. Raises
+        MalformedFrame."""
         command, entry = parse_frame(frame)
         kind = command.type
         if self.state is State.START:
@@ -210,6 +212,7 @@ class Connection:
             self._on_auth_response(body)
 
     def _on_connect(self, connect: wire.CommandConnect) -> None:
+        """Welcome the client at once where nobody has to authenticate, and else when its login has succeeded."""
         # A client that goes through a proxy also names the broker it wants. That is this one: nothing to check.
         assert self.state is State.START
         login = self._login
@@ -236,6 +239,7 @@ class Connection:
             self._outbox.close()
 
     def _on_auth_response(self, response: wire.CommandAuthResponse) -> None:
+        """The client renews its credentials, as it was asked to; if they are refused, it is disconnected."""
         login = self._login
         if login is None:
             raise MalformedFrame("AUTH_RESPONSE where nobody is authenticated")
@@ -259,6 +263,7 @@ class Connection:
         return outcome
 
     def _welcome(self, connect: wire.CommandConnect, caller: Caller) -> None:
+        """The client is admitted: answer CONNECTED with what both sides can do."""
         self.state = State.CONNECTED
         version = min(PROTOCOL_VERSION, connect.protocol_version)
         self._client = facts_of(

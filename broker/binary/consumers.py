@@ -197,7 +197,7 @@ class ConnectionConsumers:
             )
             return
         try:
-            check_size(request.metadata, _named(request))
+            check_size(request.metadata, _consumer_label(request))
             check_size(request.subscription_properties, f"subscription {request.subscription}")
             check_ranges(len(request.keySharedMeta.hashRanges))
         except BrokerError as error:
@@ -213,6 +213,8 @@ class ConnectionConsumers:
         self._answers.later(lambda: self._make_consumer(request, coming), failed, "subscribe", arrives=True)
 
     async def _make_consumer(self, request: wire.CommandSubscribe, coming: Coming) -> bytes | None:
+        """Make the consumer that *request* asks for and attach it; returns the answer, or None if the client has gone
+        or has closed the consumer meanwhile. Raises BrokerError."""
         client = self._guard.client
         name = await self._guard.topic(request.topic, Operation.CONSUME, request.subscription)
         check_client_name(request.consumer_name, "consumer")
@@ -230,7 +232,7 @@ class ConnectionConsumers:
             priority_level=request.priority_level,
             epoch=request.consumer_epoch if request.HasField("consumer_epoch") else None,
             hash_ranges=[(item.start, item.end) for item in shared.hashRanges],
-            metadata=Properties(request.metadata, self._kept, _named(request)),
+            metadata=Properties(request.metadata, self._kept, _consumer_label(request)),
             address=client.address,
             client_version=client.version,
             connected_since_ms=self._broker.now_ms(),
@@ -290,9 +292,9 @@ class ConnectionConsumers:
 
     def _forget_early_close(self, consumer_id: int) -> None:
         """The client knows what became of its former consumer with that id."""
-        again = self._closed_early.pop(consumer_id, None)
-        if again is not None:
-            again.cancel()
+        announcement = self._closed_early.pop(consumer_id, None)
+        if announcement is not None:
+            announcement.cancel()
 
     def on_ack(self, ack: wire.CommandAck) -> Generator[None, None, None] | None:
         """ACK, answered if it has a request id. Returns what is left of a large one, which is done in steps."""
@@ -304,7 +306,8 @@ class ConnectionConsumers:
         return None
 
     def _acknowledge_in_steps(self, ack: wire.CommandAck) -> Generator[None, None, None]:
-        """Rule 5."""
+        """Check the whole acknowledgement, then apply it part by part, with a turn for others between two parts (rule
+        5)."""
         refusal = self._acknowledge(ack, only_check=True)
         for part in parts_of(ack):
             if refusal is not None:
@@ -396,8 +399,8 @@ class ConnectionConsumers:
             subscription = consumer.subscription
             assert subscription is not None, "an attached consumer has a subscription"
             if request.HasField("message_id"):
-                wanted = request.message_id
-                await topic.seek(subscription, _position(wanted), list(wanted.ack_set), wanted.batch_size)
+                target = request.message_id
+                await topic.seek(subscription, _position(target), list(target.ack_set), target.batch_size)
             elif request.HasField("message_publish_time"):
                 position = await topic.position_at_ms(
                     signed(request.message_publish_time), read_compacted=consumer.read_compacted
@@ -534,7 +537,7 @@ def parts_of(ack: wire.CommandAck) -> Iterator[wire.CommandAck]:
         yield part
 
 
-def _named(request: wire.CommandSubscribe) -> str:
+def _consumer_label(request: wire.CommandSubscribe) -> str:
     return f"consumer {request.consumer_name or request.consumer_id}"
 
 

@@ -116,14 +116,20 @@ class ClientFlow:
         """Being read from storage for this client's consumers."""
         self._broker = broker
         self._holds: dict[PublishHold, None] = {}
+        """Rates that are used up; the socket is not read until all of them have something left (rule 4)."""
         self.command_bytes = 0
         """The size of the command that is being worked on, if it is a large one."""
         self._outbox = outbox
         self._waits_for_room = False
+        """There is no room for the rest of the frame that has begun."""
         self._requests = 0
+        """Requests that wait for their answers, but for those of `_arrivals`."""
         self._arrivals = 0
+        """Lookups, and clients that come to topics, that wait for their answers."""
         self._publishes = 0
+        """Sends that are not answered yet."""
         self._publish_bytes = 0
+        """The bytes of those sends, and of large requests."""
 
     @property
     def room_bytes(self) -> int:
@@ -245,11 +251,11 @@ class ClientFlow:
         if self.is_paused:
             self.throttle()
 
-    def hold(self, by: PublishHold) -> None:
-        """Do not read the socket while *by* says so: what its client publishes has used it up (rule 4)."""
-        if by in self._holds:
+    def hold(self, hold: PublishHold) -> None:
+        """Do not read the socket while *hold* says so: what its client publishes has used it up (rule 4)."""
+        if hold in self._holds:
             return
-        self._holds[by] = None
+        self._holds[hold] = None
         if len(self._holds) == 1:
             self._check_holds()
         elif not self.is_paused:

@@ -85,11 +85,11 @@ class HeldSends:
     def __contains__(self, topic: ProducerTopic) -> bool:
         return topic in self._topics
 
-    def hold(self, topic: ProducerTopic, by: PublishHold) -> None:
-        """From here on what comes for *topic* is added, as long as *by* says so."""
-        self._topics.setdefault(topic, _Topic()).holds[by] = None
+    def hold(self, topic: ProducerTopic, hold: PublishHold) -> None:
+        """From here on what comes for *topic* is added, as long as *hold* says so."""
+        self._topics.setdefault(topic, _Topic()).holds[hold] = None
         if self._timer is None:
-            self._look_later()
+            self._set_timer()
 
     def add(self, producer: Producer, item: Send | int) -> None:
         """Set a message aside, or the close of a producer, whose topic is held."""
@@ -102,8 +102,8 @@ class HeldSends:
         all_of_them = self._broker.set_aside
         all_of_them.take(_size_of(item))
         if self._count > HELD_MAX or self._bytes > HELD_BYTES_MAX or all_of_them.is_full:  # rule 2
-            for by in held.holds:
-                self._flow.hold(by)
+            for hold in held.holds:
+                self._flow.hold(hold)
 
     def forget(self, producer: Producer) -> None:
         """Drop what a producer has here (rule 3)."""
@@ -129,21 +129,21 @@ class HeldSends:
         assert min(self._count, self._bytes) >= 0, "more went on than was set aside"
         self._broker.set_aside.give(size_bytes)
 
-    def _look_later(self) -> None:
+    def _set_timer(self) -> None:
         now_ms = self._broker.now_ms()
-        waits = [max((by.wait_ms(now_ms) for by in held.holds), default=0) for held in self._topics.values()]
-        self._timer = self._broker.call_later(min(max(min(waits), 0), HOLD_STEP_MS), self._look)
+        waits = [max((hold.wait_ms(now_ms) for hold in held.holds), default=0) for held in self._topics.values()]
+        self._timer = self._broker.call_later(min(max(min(waits), 0), HOLD_STEP_MS), self._release_due)
 
-    def _look(self) -> None:
+    def _release_due(self) -> None:
         self._timer = None
         now_ms = self._broker.now_ms()
         for topic, held in list(self._topics.items()):
-            if all(by.wait_ms(now_ms) <= 0 for by in held.holds):
-                self._go_on(topic, held)
+            if all(hold.wait_ms(now_ms) <= 0 for hold in held.holds):
+                self._send_held(topic, held)
         if self._topics and self._timer is None:
-            self._look_later()
+            self._set_timer()
 
-    def _go_on(self, topic: ProducerTopic, held: _Topic) -> None:
+    def _send_held(self, topic: ProducerTopic, held: _Topic) -> None:
         """Go on until the topic is held again, or others have their turn; what comes meanwhile goes behind it."""
         held.holds.clear()
         last = self._count - ITEMS_PER_TURN

@@ -63,7 +63,7 @@ class Matching:
         """Whether the pattern is one that is evaluated here."""
         return filter_topics((), self._pattern, self._characters_max) is not None
 
-    def of(self, topics: list[str]) -> dict[str, None] | None:
+    def matches_of(self, topics: list[str]) -> dict[str, None] | None:
         """What `filter_topics` returns. Nobody changes it, nor *topics*."""
         if topics is not self._topics:
             matches = filter_topics(topics, self._pattern, self._characters_max)

@@ -94,7 +94,7 @@ class Lookups:
         """PARTITIONED_METADATA: how many partitions a topic has; 0 if it is not partitioned."""
 
         async def work() -> bytes:
-            topic = await self._guard.partitioned(request.topic)
+            topic = await self._guard.topic_for_partitions(request.topic)
             partitions = await self._broker.partitions(
                 _not_of_transactions(topic), create=request.metadata_auto_creation_enabled
             )

@@ -120,8 +120,8 @@ class Unworked:
         """Whether the connections of *source* are not to be read."""
         return source in self._full or None in self._full
 
-    def count(self, source: Hashable, more_bytes: int) -> None:
-        """So many more wait of *source*; a negative number: fewer."""
+    def add_bytes(self, source: Hashable, more_bytes: int) -> None:
+        """*more_bytes* more of *source* wait for a turn; a negative number: fewer."""
         held_bytes = self[source] + more_bytes
         assert held_bytes >= 0, f"{held_bytes} bytes wait of {source}"
         if held_bytes:
@@ -129,14 +129,15 @@ class Unworked:
         else:
             self._bytes.pop(source, None)
         self._sum_bytes += more_bytes
-        self._compare(source, held_bytes, UNWORKED_BYTES_MAX)
-        self._compare(None, self._sum_bytes, UNWORKED_SUM_BYTES_MAX)
+        self._update_fullness(source, held_bytes, UNWORKED_BYTES_MAX)
+        self._update_fullness(None, self._sum_bytes, UNWORKED_SUM_BYTES_MAX)
 
-    def _compare(self, source: Hashable | None, held_bytes: int, most_bytes: int) -> None:
+    def _update_fullness(self, source: Hashable | None, held_bytes: int, limit_bytes: int) -> None:
+        """A source is full above *limit_bytes*, and until it has half of that again."""
         was_full = source in self._full
-        if not was_full and held_bytes > most_bytes:
+        if not was_full and held_bytes > limit_bytes:
             self._full.add(source)
             self._changed(source)
-        elif was_full and held_bytes <= most_bytes // 2:
+        elif was_full and held_bytes <= limit_bytes // 2:
             self._full.remove(source)
             self._changed(source)

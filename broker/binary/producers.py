@@ -122,7 +122,7 @@ class ConnectionProducers:
             )
             return
         try:
-            check_size(request.metadata, _named(request))
+            check_size(request.metadata, _producer_label(request))
         except BrokerError as error:
             self._answers.error(request.request_id, error.code, str(error))
             return
@@ -130,7 +130,7 @@ class ConnectionProducers:
         self._make(request)
 
     def _answer_again(self, request: wire.CommandProducer, producer: Producer) -> None:
-        """Rule 7."""
+        """Answer a second PRODUCER for a producer that is there, with what is stored by now (rule 7)."""
         self._held.forget(producer)
         producer.epoch = max(producer.epoch, request.epoch)
         last_sequence_id = producer.topic.last_sequence_id(producer.name)
@@ -141,6 +141,7 @@ class ConnectionProducers:
         self._answers.write(_producer_success(request.request_id, producer, attached))
 
     def _make(self, request: wire.CommandProducer, *, pause_ms: int = 0) -> None:
+        """Begin to make a producer, after a pause if *pause_ms* says so; its id is taken from now on (rule 1)."""
         coming = self._producers[request.producer_id] = Coming()
 
         def failed(code: int, text: str) -> bytes | None:
@@ -175,7 +176,7 @@ class ConnectionProducers:
             has_generated_name=not request.producer_name or not request.user_provided_producer_name,
             access_mode=request.producer_access_mode,
             schema_version=schema_version,
-            metadata=Properties(request.metadata, self._kept, _named(request)),
+            metadata=Properties(request.metadata, self._kept, _producer_label(request)),
             address=client.address,
             client_version=client.version,
             connected_since_ms=self._broker.now_ms(),
@@ -201,7 +202,8 @@ class ConnectionProducers:
             self._answers.write(_producer_success(last.request_id, producer, attached))
 
         def moved() -> None:
-            """Rule 6."""
+            """The topic was closed while the producer waited for exclusive access: ask anew, by the same request (rule
+            6)."""
             if self._producers.get(producer.producer_id) is producer:
                 del self._attached[producer.producer_id]
                 last = self._waiting.pop(producer.producer_id)
@@ -302,7 +304,8 @@ class ConnectionProducers:
             self.on_send(held, producer)
 
     def _may_pass(self, producer: Producer, send: Send) -> bool:
-        """Rule 3."""
+        """Whether a message for a non-persistent topic is published; above the limit of a chunk it is dropped, counted
+        and answered (rule 3)."""
         self._passing += 1
         if self._passing <= self._broker.config.max_non_persistent:
             return True
@@ -334,18 +337,19 @@ class ConnectionProducers:
         if not flow.is_paused:
             flow.throttle()
 
-    def _hold(self, topic: ProducerTopic, by: PublishHold) -> None:
-        """Rule 5."""
-        if topic.is_persistent and (by is topic.publish_throttle or by is topic.membership):
-            self._held.hold(topic, by)
+    def _hold(self, topic: ProducerTopic, hold: PublishHold) -> None:
+        """A rate is used up: set aside what comes for the topic if it is a rate of the topic, else stop reading the
+        socket (rule 5)."""
+        if topic.is_persistent and (hold is topic.publish_throttle or hold is topic.membership):
+            self._held.hold(topic, hold)
         else:
-            self._flow.hold(by)
+            self._flow.hold(hold)
 
     def _was_closed(self, producer_id: int) -> bool:
         """Whether we closed the producer within the last keep-alive interval (rule 2)."""
         since_ms = self._broker.now_ms() - self._broker.config.keep_alive_s * 1000
         if self._closed_ms:
-            self._closed_ms = {id_: at for id_, at in self._closed_ms.items() if at >= since_ms}
+            self._closed_ms = {id_: closed_ms for id_, closed_ms in self._closed_ms.items() if closed_ms >= since_ms}
         return producer_id in self._closed_ms
 
     def on_close_producer(self, request: wire.CommandCloseProducer) -> None:
@@ -426,7 +430,7 @@ def _producer_success(request_id: int, producer: Producer, attached: Attached) -
     )
 
 
-def _named(request: wire.CommandProducer) -> str:
+def _producer_label(request: wire.CommandProducer) -> str:
     return f"producer {request.producer_name or request.producer_id}"
 
 

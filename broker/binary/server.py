@@ -93,9 +93,9 @@ class ClientProtocol(asyncio.Protocol):
         self._unworked: tuple[str, int] = "", 0
         """What of it is counted as waiting for a turn: whose it is, and how many bytes."""
         self._is_working = False
-        self._is_wanted = True
+        self._may_read = True
         # Whether the socket is read. While it is not, the client shows that it lives by taking what it is sent.
-        self._is_read = True
+        self._is_socket_read = True
         self._unsent_before = 0
         self._timer: Timer | None = None
         self._pinged = False
@@ -178,11 +178,12 @@ class ClientProtocol(asyncio.Protocol):
             self._work_soon()
             self._count_unworked(len(data))
             self.update_reading()
-        elif self._take(connection, data):
+        elif self._cut_frames(connection, data):
             self._work()
 
-    def _take(self, connection: Connection, data: bytes) -> bool:
-        """Cut a chunk into frames; False: the connection ends."""
+    def _cut_frames(self, connection: Connection, data: bytes) -> bool:
+        """Cut a chunk of the socket into frames, and count the bytes of a frame that has not come as a whole; False:
+        the connection ends."""
         if self._is_stranger and connection.is_admitted:
             self._is_stranger = False
             self._count_handshake(0)
@@ -236,10 +237,10 @@ class ClientProtocol(asyncio.Protocol):
         """Handle some of the frames that wait; the rest follows in a later turn of the loop, after other clients."""
         self._is_working = False
         connection, frames = self._connection, self._frames
-        if self._is_closing or connection is None or not self._is_wanted:
+        if self._is_closing or connection is None or not self._may_read:
             return
         while self._chunks:
-            if not self._take(connection, self._chunks.pop(0)):
+            if not self._cut_frames(connection, self._chunks.pop(0)):
                 return
         is_over = self._server.share.is_over
         try:
@@ -255,7 +256,7 @@ class ClientProtocol(asyncio.Protocol):
             self.close()
             return
         del frames[:done]
-        if frames or connection.is_busy or not (self._is_read and self._is_wanted):
+        if frames or connection.is_busy or not (self._is_socket_read and self._may_read):
             self._work_soon()
             self._count_unworked()
             self.update_reading()
@@ -278,19 +279,19 @@ class ClientProtocol(asyncio.Protocol):
     def _count_unworked(self, more_bytes: int = 0) -> None:
         """Count what waits for a turn of the loop. What waits because the client does not take its answers, or for
         storage, is not counted: the connections beside this one would wait for that, too."""
-        former, was_bytes = self._unworked
-        if not (self._frames or self._chunks) or not self._is_wanted or self._is_closing:
+        former_source, was_bytes = self._unworked
+        if not (self._frames or self._chunks) or not self._may_read or self._is_closing:
             held_bytes = 0
         else:  # frames are counted once: they may be thousands
-            known = was_bytes + more_bytes if was_bytes else 0
-            held_bytes = known or sum(map(len, self._frames)) + sum(map(len, self._chunks))
+            counted_bytes = was_bytes + more_bytes if was_bytes else 0
+            held_bytes = counted_bytes or sum(map(len, self._frames)) + sum(map(len, self._chunks))
         source = self.source
-        if (source, held_bytes) != (former, was_bytes):
+        if (source, held_bytes) != (former_source, was_bytes):
             self._unworked = source, held_bytes
             if was_bytes:
-                self._server.unworked.count(former, -was_bytes)
+                self._server.unworked.add_bytes(former_source, -was_bytes)
             if held_bytes:
-                self._server.unworked.count(source, held_bytes)
+                self._server.unworked.add_bytes(source, held_bytes)
 
     def _work_soon(self) -> None:
         if self._has_work and not self._is_working:
@@ -374,12 +375,12 @@ class ClientProtocol(asyncio.Protocol):
         await self._is_drained.wait()
 
     def pause_reading(self) -> None:
-        self._is_wanted = False
+        self._may_read = False
         self._count_unworked()
         self.update_reading()
 
     def resume_reading(self) -> None:
-        self._is_wanted = True
+        self._may_read = True
         self._work_soon()
         self._count_unworked()
         self.update_reading()
@@ -387,11 +388,11 @@ class ClientProtocol(asyncio.Protocol):
     def update_reading(self) -> None:
         """Read the socket while the connection wants it, no frame that was read before waits, and not too much waits of
         its client in all."""
-        wanted = self._is_wanted and not self._has_work and not self._server.unworked.is_full(self.source)
-        if wanted == self._is_read or self._transport is None or self._transport.is_closing():
+        should_read = self._may_read and not self._has_work and not self._server.unworked.is_full(self.source)
+        if should_read == self._is_socket_read or self._transport is None or self._transport.is_closing():
             return
-        self._is_read = wanted
-        if wanted:
+        self._is_socket_read = should_read
+        if should_read:
             self._pinged = False  # while it was not read, no answer could arrive
             self._transport.resume_reading()
         else:
@@ -443,7 +444,7 @@ class ClientProtocol(asyncio.Protocol):
         if self._is_closing:
             await self._until_left()
             return False
-        if not self._is_read or not self._config.active_consumer_probe_ms:
+        if not self._is_socket_read or not self._config.active_consumer_probe_ms:
             return True  # its answer would not be read, or clients are not to be asked
         sign: asyncio.Future[bool] = self._loop.create_future()
         self._signs_of_life.append(sign)
@@ -484,7 +485,7 @@ class ClientProtocol(asyncio.Protocol):
             return
         unsent_before, self._unsent_before = self._unsent_before, self.unsent_bytes
         takes_nothing = unsent_before > OUTBOX_HIGH_BYTES and self._unsent_before >= unsent_before
-        if not connection.is_admitted or (self._pinged if self._is_read else takes_nothing):
+        if not connection.is_admitted or (self._pinged if self._is_socket_read else takes_nothing):
             log.info("%s is disconnected: silent for too long", connection.address)
             self.close()
             # A peer that is dead never takes what is queued.

@@ -85,15 +85,15 @@ class _Watch:
         self.cancel: Cancel | None = None
 
     def matches(self, topics: list[str]) -> dict[str, None]:
-        matches = self.matching.of(topics)
+        matches = self.matching.matches_of(topics)
         assert matches is not None, "only patterns that are evaluated here are watched (rule 4)"
         return matches
 
     def update(self, topics: list[str]) -> bytes | None:
         """The frame with the difference; None if there is none."""
-        before, self.topics = self.topics or {}, self.matches(topics)
-        new = [topic for topic in self.topics if topic not in before]
-        deleted = [topic for topic in before if topic not in self.topics]
+        former_topics, self.topics = self.topics or {}, self.matches(topics)
+        new = [topic for topic in self.topics if topic not in former_topics]
+        deleted = [topic for topic in former_topics if topic not in self.topics]
         if not new and not deleted:
             return None
         return command(
@@ -144,12 +144,12 @@ class ConnectionWatches:
             if watch is None:
                 if len(watches) >= WATCHES_MAX:
                     raise TooManyRequests(f"This connection watches {WATCHES_MAX} lists of topics already")
-                most = config.pattern_characters_max
-                matching = self._broker.watched_names.matching(namespace, pattern, most)
+                characters_max = config.pattern_characters_max
+                matching = self._broker.watched_names.matching(namespace, pattern, characters_max)
                 if not matching.is_evaluated:
                     raise NotAllowed(
                         f"The pattern {pattern} is left to the client: evaluated here are text and .* in at most "
-                        f"{most} characters"
+                        f"{characters_max} characters"
                     )
                 watch = _Watch(request.watcher_id, namespace, matching)
                 watches[request.watcher_id] = watch
@@ -173,6 +173,9 @@ class ConnectionWatches:
         self._answers.later_or_error(work, request.request_id, "watching topics")
 
     async def _begin(self, watch: _Watch) -> None:
+        """Watch the namespace, and keep the topics that match. Raises NotReady: the watch was closed meanwhile;
+        TooManyRequests."""
+
         def changed(topics: list[str]) -> None:
             self._on_topics(watch, topics)
 
@@ -229,16 +232,17 @@ class ConnectionWatches:
                     del self._watches[watch.watcher_id]
                     self._end(watch)
                     return
-                before = len(watch.topics or ())
+                former_count = len(watch.topics or ())
                 frame = watch.update(topics)
-                self._broker.watched_names.total += len(watch.topics or ()) - before
+                self._broker.watched_names.total += len(watch.topics or ()) - former_count
                 if frame is not None:
                     self._flow.write(frame)
         finally:
             watch.is_announcing = False
 
     async def _may_still(self, watch: _Watch) -> bool:
-        """Rule 3. Where it cannot be found out, the client may not: it asks for the list itself then."""
+        """Whether the client may still list the topics (rule 3). Where that cannot be found out, it may not: its client
+        asks for the list itself then."""
         try:
             await self._guard.check(about_namespace(Operation.GET_TOPICS, watch.namespace))
         except BrokerError as error:

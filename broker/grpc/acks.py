@@ -24,38 +24,38 @@ class Acks(NamedTuple):
     """Why the first id that cannot be was passed over. The others count."""
 
 
-Named = tuple[api.MessageId, int | None]
-"""A message that is acknowledged, and the batch index of the last one behind it that is, too."""
+AckedId = tuple[api.MessageId, int | None]
+"""A message that is acknowledged, and the batch index of the last message behind it that is acknowledged with it."""
 
 
-def acks_of(ids: Iterable[Named], batches: PartialBatches) -> Acks:
+def acks_of(ids: Iterable[AckedId], batches: PartialBatches) -> Acks:
     """Sort the *ids* of one request into whole entries and parts of batches.
 
     *batches* notes which messages of its batches are acknowledged by them.
     """
     whole: list[Position] = []
-    parts: dict[Position, tuple[int, int]] = {}
+    partial_acks: dict[Position, tuple[int, int]] = {}
     failure: BrokerError | InvalidPosition | ValueError | None = None
     acknowledge = batches.acknowledge
-    for named, last in ids:
+    for message_id, last_index in ids:
         try:
-            position = named_position(named.ledger_id, named.entry_id)
-            if not named.HasField("batch_index"):
+            position = named_position(message_id.ledger_id, message_id.entry_id)
+            if not message_id.HasField("batch_index"):
                 batches.forget(position)
                 whole.append(position)
                 continue
-            left = acknowledge(position, named.batch_index, named.batch_size, last)
+            left_mask = acknowledge(position, message_id.batch_index, message_id.batch_size, last_index)
         except (BrokerError, InvalidPosition, ValueError) as error:
             failure = failure or error
             continue
-        if left is None:
+        if left_mask is None:
             continue
-        if left:
-            parts[position] = left, named.batch_size
+        if left_mask:
+            partial_acks[position] = left_mask, message_id.batch_size
         else:
-            parts.pop(position, None)
+            partial_acks.pop(position, None)
             whole.append(position)
-    return Acks(whole, parts, failure)
+    return Acks(whole, partial_acks, failure)
 
 
 def ack_of(positions: Iterable[Position]) -> wire.CommandAck:
@@ -69,18 +69,21 @@ def ack_of(positions: Iterable[Position]) -> wire.CommandAck:
 def ack_of_parts(parts: Mapping[Position, tuple[int, int]]) -> wire.CommandAck:
     """The ack of batches of which some messages are left."""
     command = wire.CommandAck(consumer_id=0, ack_type=wire.CommandAck.Individual)
-    for position, (left, size) in parts.items():
+    for position, (left_mask, size) in parts.items():
         part = command.message_id.add(ledgerId=position.ledger_id, entryId=position.entry_id, batch_size=size)
-        part.ack_set.extend(words_of(left, (size + 63) // 64))
+        part.ack_set.extend(words_of(left_mask, (size + 63) // 64))
     return command
 
 
-def cumulative_ack_of(position: Position, left: int = 0, size: int = 0) -> wire.CommandAck:
-    """The ack of everything up to *position*; of the batch there, with *size* messages, some may be *left* (bits)."""
-    assert not left or 0 < left.bit_length() <= size, "what is left of a batch is part of it"
+def cumulative_ack_of(position: Position, left_mask: int = 0, size: int = 0) -> wire.CommandAck:
+    """The ack of everything up to *position*.
+
+    A batch there has *size* messages; the bits of *left_mask* are those of them that are not acknowledged yet.
+    """
+    assert not left_mask or 0 < left_mask.bit_length() <= size, "what is left of a batch is part of it"
     command = wire.CommandAck(consumer_id=0, ack_type=wire.CommandAck.Cumulative)
     end = command.message_id.add(ledgerId=position.ledger_id & NO_ID, entryId=position.entry_id & NO_ID)
-    if left:
+    if left_mask:
         end.batch_size = size
-        end.ack_set.extend(words_of(left, (size + 63) // 64))
+        end.ack_set.extend(words_of(left_mask, (size + 63) // 64))
     return command

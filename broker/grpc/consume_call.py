@@ -26,7 +26,7 @@ from typing import Final
 
 from broker.broker import Broker
 from broker.errors import BrokerError
-from broker.grpc.acks import Named, ack_of, ack_of_parts, acks_of, cumulative_ack_of
+from broker.grpc.acks import AckedId, ack_of, ack_of_parts, acks_of, cumulative_ack_of
 from broker.grpc.deliveries import UnpackedEntry, WaitingEntry, fill_problem
 from broker.grpc.partial import PartialBatches
 from broker.grpc.status import Refused, Status, moved, refusal
@@ -218,9 +218,9 @@ class ConsumeCall:
         self._count_held(0)
         position, size = unpacked.waiting.position, unpacked.size
         if unpacked.compacted:
-            left = self._partial.left(position, (1 << size) - 1) & ~unpacked.compacted
-            if left:
-                self._partial.note(position, left, size)
+            left_mask = self._partial.left(position, (1 << size) - 1) & ~unpacked.compacted
+            if left_mask:
+                self._partial.note(position, left_mask, size)
             else:
                 self._partial.forget(position)
                 self._acknowledge_soon(position)
@@ -388,7 +388,7 @@ class ConsumeCall:
             raise Refused(Status.INVALID_ARGUMENT, f"{self._topic.name}: `open` comes once, in the first request")
         if len(request.acks) + len(request.ack_runs) > IDS_MAX or len(request.nack.ids) > IDS_MAX:
             raise ValueError(f"a request may have {IDS_MAX} ids; split it")
-        acked: list[Named] = [(id_, None) for id_ in request.acks]
+        acked: list[AckedId] = [(id_, None) for id_ in request.acks]
         acked += [(run.first, run.last) for run in request.ack_runs]
         if acked and (failure := await self._acknowledge(acked)) is not None:
             if request.request_id:
@@ -418,8 +418,8 @@ class ConsumeCall:
                 self._is_seeking = False
             self.end(None)
 
-    async def _acknowledge(self, ids: Sequence[Named]) -> BrokerError | InvalidPosition | ValueError | None:
-        """Returns why the first of those that cannot be was passed over."""
+    async def _acknowledge(self, ids: Sequence[AckedId]) -> BrokerError | InvalidPosition | ValueError | None:
+        """Acknowledge *ids*, IDS_PER_TURN in one turn; returns the problem of the first one that was passed over."""
         failure: BrokerError | InvalidPosition | ValueError | None = None
         for first in range(0, len(ids), IDS_PER_TURN):
             if first:
@@ -429,7 +429,7 @@ class ConsumeCall:
             failure = self._acknowledge_some(ids[first : first + IDS_PER_TURN]) or failure
         return failure
 
-    def _acknowledge_some(self, ids: Iterable[Named]) -> BrokerError | InvalidPosition | ValueError | None:
+    def _acknowledge_some(self, ids: Iterable[AckedId]) -> BrokerError | InvalidPosition | ValueError | None:
         acks = acks_of(ids, self._partial)
         if acks.whole:
             self.subscription.acking.acknowledge(self.consumer, ack_of(acks.whole))
@@ -445,14 +445,14 @@ class ConsumeCall:
         if position.entry_id < 0 and up_to.HasField("batch_index"):
             raise ValueError(f"{position} stands before an entry and has no batch_index")
         self._partial.forget_before(position)
-        left: int | None = 0
+        left_mask: int | None = 0
         if up_to.HasField("batch_index"):
-            left = self._partial.acknowledge_up_to(position, up_to.batch_index, up_to.batch_size)
-        if left == 0:
+            left_mask = self._partial.acknowledge_up_to(position, up_to.batch_index, up_to.batch_size)
+        if left_mask == 0:
             self._partial.forget(position)
             command = cumulative_ack_of(position)
-        elif left is not None and self.subscription.acking.keeps_parts:
-            command = cumulative_ack_of(position, left, up_to.batch_size)
+        elif left_mask is not None and self.subscription.acking.keeps_parts:
+            command = cumulative_ack_of(position, left_mask, up_to.batch_size)
         else:
             previous = self._topic.ledger.ledgers.previous_position(position)
             if previous.entry_id < 0 or previous <= self.subscription.mark_delete_position:
@@ -495,13 +495,13 @@ class ConsumeCall:
         self._rewinds += 1
         self._unpacked = None
         self._count_held(0)
-        kept = [(cost, item) for cost, item in self._out if isinstance(item, api.ConsumeResponse)]
-        self._out = deque(kept)
-        self._sent(self._out_bytes - sum(cost for cost, _ in kept))
+        remaining = [(cost, item) for cost, item in self._out if isinstance(item, api.ConsumeResponse)]
+        self._out = deque(remaining)
+        self._sent(self._out_bytes - sum(cost for cost, _ in remaining))
         self._is_full = False
         self.consumer.permits = 0
-        after = self.subscription.mark_delete_position
-        after_id = api.MessageId(ledger_id=after.ledger_id, entry_id=after.entry_id)
+        mark_delete_position = self.subscription.mark_delete_position
+        after_id = api.MessageId(ledger_id=mark_delete_position.ledger_id, entry_id=mark_delete_position.entry_id)
         self._queue(api.ConsumeResponse(rewound=api.ConsumeResponse.Rewound(after_id=after_id)), 0)
 
     async def _seek(self, seek: api.ConsumeRequest.Seek) -> None:

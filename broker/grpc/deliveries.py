@@ -91,18 +91,18 @@ class UnpackedEntry:
                 self.messages = iter(())
             return
         batches.sizes.note(position, size)
-        left = whole = (1 << size) - 1
+        left_mask = all_mask = (1 << size) - 1
         if in_order:
-            left = batches.left(position, whole)
+            left_mask = batches.left(position, all_mask)
         if self.waiting.ack_set is not None:
-            left &= mask_of(self.waiting.ack_set)
+            left_mask &= mask_of(self.waiting.ack_set)
         if skip > 0:
-            left &= whole & ~((1 << min(skip, size)) - 1)
-        if left != whole:
+            left_mask &= all_mask & ~((1 << min(skip, size)) - 1)
+        if left_mask != all_mask:
             self._batch = None
-            self._bits = left.to_bytes((size + 7) // 8, "little")
-            if left:
-                batches.note(position, left, size)
+            self._bits = left_mask.to_bytes((size + 7) // 8, "little")
+            if left_mask:
+                batches.note(position, left_mask, size)
             else:
                 self.messages = iter(())
 

@@ -39,14 +39,14 @@ class PartialBatches:
 
     def left(self, position: Position, whole: int) -> int:
         """What is left of a batch; *whole* if none of it is acknowledged."""
-        known = self._known.get(position)
-        return whole if known is None else known[0]
+        entry = self._known.get(position)
+        return whole if entry is None else entry[0]
 
-    def note(self, position: Position, left: int, size: int) -> None:
-        """The messages *left* (bits), of *size*, were delivered. The broker itself says so: no limit is checked."""
+    def note(self, position: Position, left_mask: int, size: int) -> None:
+        """The messages *left_mask* (bits), of *size*, were delivered; no limit is checked here."""
         if position not in self._known:
             self._bytes += _cost(size)
-        self._known[position] = left, size
+        self._known[position] = left_mask, size
 
     def acknowledge(self, position: Position, first: int, size: int, last: int | None = None) -> int | None:
         """One message is done, or those up to *last*; returns what is left (0: the batch is forgotten; None: the id is
@@ -54,41 +54,41 @@ class PartialBatches:
 
         Raises ValueError, TooManyRequests.
         """
-        left = self._before(position, first, size)
-        if left is None:
+        left_mask = self._before(position, first, size)
+        if left_mask is None:
             return None
         if last is None:
             last = first
         elif not first <= last < size:
             raise ValueError(f"{position}: a run of {first} to {last} is none of a batch of {size}")
         done = (1 << (last + 1 - first)) - 1
-        return self._put(position, left & ~(done << first), size)
+        return self._put(position, left_mask & ~(done << first), size)
 
     def acknowledge_up_to(self, position: Position, index: int, size: int) -> int | None:
         """The same for a message and all before it in the batch."""
-        left = self._before(position, index, size)
-        if left is None:
+        left_mask = self._before(position, index, size)
+        if left_mask is None:
             return None
-        return self._put(position, (left >> (index + 1)) << (index + 1), size)
+        return self._put(position, (left_mask >> (index + 1)) << (index + 1), size)
 
     def _before(self, position: Position, index: int, size: int) -> int | None:
         if not 0 <= index < size <= BATCH_MESSAGES_MAX:
             raise ValueError(
                 f"{position}: batch_index {index} and batch_size {size} do not go together; give an id back as it came"
             )
-        known = self._known.get(position)
-        fact = self.sizes.size(position, size) if known is None else known[1]
+        entry = self._known.get(position)
+        fact = self.sizes.size(position, size) if entry is None else entry[1]
         if fact is None:
             return None
         if fact != size:  # rule 1
             raise ValueError(f"{position}: batch_size is {fact}, not {size}; give an id back as it came")
-        return (1 << size) - 1 if known is None else known[0]
+        return (1 << size) - 1 if entry is None else entry[0]
 
-    def _put(self, position: Position, left: int, size: int) -> int:
-        if not left:
+    def _put(self, position: Position, left_mask: int, size: int) -> int:
+        if not left_mask:
             self.forget(position)
         elif position in self._known:
-            self._known[position] = left, size
+            self._known[position] = left_mask, size
         else:
             if self._bytes + _cost(size) > self._bytes_max:  # rule 2
                 raise TooManyRequests(
@@ -96,18 +96,18 @@ class PartialBatches:
                     "call (what is unacknowledged comes again)"
                 )
             self._bytes += _cost(size)
-            self._known[position] = left, size
-        return left
+            self._known[position] = left_mask, size
+        return left_mask
 
     def forget(self, position: Position) -> None:
         """The batch is acknowledged completely, or will be delivered again as a whole."""
-        known = self._known.pop(position, None)
-        if known is not None:
-            self._bytes -= _cost(known[1])
+        entry = self._known.pop(position, None)
+        if entry is not None:
+            self._bytes -= _cost(entry[1])
 
     def forget_before(self, position: Position) -> None:
-        for before in [batch for batch in self._known if batch < position]:
-            self.forget(before)
+        for batch_position in [batch for batch in self._known if batch < position]:
+            self.forget(batch_position)
 
     def clear(self) -> None:
         self._known.clear()

@@ -77,8 +77,11 @@ class _Call:
         """Return when nothing is under way any more."""
         await self._until(lambda: self.stream.is_answered)
 
-    async def tell(self) -> None:
-        """Tell the client what its producer is. Rule 3. Raises Refused."""
+    async def send_opened(self) -> None:
+        """Send the client what its producer is; once more when it has got the access it waits for (rule 3).
+
+        Raises Refused.
+        """
         opened = self._opened()
         await self._call.write(api.PublishResponse(opened=opened))
         if opened.is_waiting:  # it may have got access while that was written
@@ -244,7 +247,7 @@ class Publisher:
                 await self._broker.access.check(caller, need)  # permissions may have changed while the topic was opened
             except BrokerError as error:
                 raise refusal(str(name), error) from error
-            await publishing.tell()
+            await publishing.send_opened()
             with self._broker.partition_counts.following(name, publishing.stream.on_partitions):
                 await publishing.pump()
         finally:
@@ -258,6 +261,8 @@ class Publisher:
     async def _open(
         self, name: TopicName, request: api.PublishRequest.Open, call: Any, caller: Caller, source: Hashable
     ) -> _Call:
+        """Open the topic for one call: with a producer of its own where it names one or wants access, else with the
+        shared one. Raises Refused, BrokerError."""
         if name.partition < 0 and (partitions := await self._broker.partitions(name, create=True)):
             raise Refused(
                 Status.FAILED_PRECONDITION,
@@ -289,7 +294,7 @@ class Publisher:
         writer = Writer(self._broker, topic, self._limits, name, call.peer(), is_named=is_named, access_mode=mode)
         writer.streams[stream] = None
         publishing = _Call(self._broker, call, caller, writer, stream, bell, None)
-        wanted = ProducerRequest(
+        producer_request = ProducerRequest(
             writer.producer,
             request.topic_epoch if request.HasField("topic_epoch") else None,
             False,
@@ -297,7 +302,7 @@ class Publisher:
             publishing.on_access,
             lambda: writer.on_sent_away(CLOSED),
         )
-        attached = await topic.attach_producer(wanted)
+        attached = await topic.attach_producer(producer_request)
         publishing.epoch = attached.epoch
         writer.producer.is_waiting = not attached.ready
         if writer.producer.is_waiting and request.HasField("topic_epoch"):  # rule 3
@@ -309,17 +314,19 @@ class Publisher:
         return publishing
 
     async def _shared_writer(self, topic: Topic, address: str) -> Writer:
+        """The writer that all calls without a producer name share on a topic. The first call opens it, and others wait
+        for that."""
         while True:
-            known = self._shared.get(topic.name)
-            if known is None:
+            opening_writer = self._shared.get(topic.name)
+            if opening_writer is None:
                 break
-            writer = await asyncio.shield(known)
+            writer = await asyncio.shield(opening_writer)
             if not writer.is_lost and writer.topic is topic:
                 return writer
-            if self._shared.get(topic.name) is known:
+            if self._shared.get(topic.name) is opening_writer:
                 del self._shared[topic.name]
-        coming: asyncio.Future[Writer] = asyncio.get_running_loop().create_future()
-        self._shared[topic.name] = coming
+        opening: asyncio.Future[Writer] = asyncio.get_running_loop().create_future()
+        self._shared[topic.name] = opening
         try:
             name = await self._broker.producer_name()
             writer = Writer(self._broker, topic, self._limits, name, address, is_named=False)
@@ -327,16 +334,16 @@ class Publisher:
         except BaseException as error:
             del self._shared[topic.name]
             failure = error if isinstance(error, BrokerError) else NotReady(f"{topic.name} could not be opened")
-            coming.set_exception(failure)
-            coming.exception()  # streams that wait get the error too; this call marks it as seen when none waits
+            opening.set_exception(failure)
+            opening.exception()  # streams that wait get the error too; this call marks it as seen when none waits
             raise
-        coming.set_result(writer)
+        opening.set_result(writer)
         return writer
 
     def _forget_if_lost(self, writer: Writer) -> None:
         """A writer without a producer takes no more streams."""
-        known = self._shared.get(writer.topic.name)
-        if writer.is_lost and known is not None and known.done() and not known.exception() and known.result() is writer:
+        task = self._shared.get(writer.topic.name)
+        if writer.is_lost and task is not None and task.done() and not task.exception() and task.result() is writer:
             del self._shared[writer.topic.name]
 
 

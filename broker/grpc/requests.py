@@ -73,8 +73,8 @@ class Requests:
     @contextmanager
     def stream(self, source: Hashable) -> Iterator[None]:
         """One more stream of *source* is open (rule 4). Raises Refused."""
-        most = STREAMS_OF_ROLE_MAX if self._streams_open < STREAMS_MAX else STREAMS_LEFT
-        if self._streams[source] >= most:
+        streams_max = STREAMS_OF_ROLE_MAX if self._streams_open < STREAMS_MAX else STREAMS_LEFT
+        if self._streams[source] >= streams_max:
             raise Refused(
                 Status.RESOURCE_EXHAUSTED,
                 f"{self._streams[source]} Publish, Consume and WatchTopics calls of this client are open here, and "
@@ -92,6 +92,7 @@ class Requests:
 
     @asynccontextmanager
     async def _slot(self, source: Hashable) -> AsyncIterator[None]:
+        """Wait until one of the calls of *source* that may be served at the same time is free."""
         slots, users = self._slots.setdefault(source, (asyncio.Semaphore(AT_ONCE), []))
         users.append(None)
         try:
@@ -104,6 +105,7 @@ class Requests:
 
 
 async def _read(call: Any, limit: asyncio.Timeout) -> Any:
+    """The one request of a call. Raises Refused: it does not come in time, or there is none."""
     try:
         async with limit:
             request = await call.read()

@@ -34,7 +34,7 @@ def server_credentials(config: BrokerConfig, clock: Clock) -> Any:
     assert files is not None, "a port with TLS needs certificates"
     certificates = Certificates(files, port_context(config), clock)  # it also checks what it reads
     demands = demands_certificates(config)
-    known = certificates.context
+    used_context = certificates.context
 
     def read() -> Any:
         pair = (key_pem(files), certificate_pem(files))
@@ -43,11 +43,11 @@ def server_credentials(config: BrokerConfig, clock: Clock) -> Any:
 
     def changed() -> Any:
         """Called by gRPC for each connection; None: nothing has changed."""
-        nonlocal known
+        nonlocal used_context
         context = certificates.context
-        if context is known:
+        if context is used_context:
             return None
-        known = context
+        used_context = context
         try:
             return read()
         except (OSError, ConfigurationError) as error:

@@ -14,7 +14,7 @@ import grpc
 from grpc_health.v1 import health, health_pb2
 from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
 
-from broker.admin.numbers.stats import Wanted, topic_stats
+from broker.admin.numbers.stats import StatsOptions, topic_stats
 from broker.broker import Broker
 from broker.errors import BrokerError, NotAllowed, NotReady
 from broker.grpc.callers import authenticate, caller_of, is_secure, source_of
@@ -131,6 +131,8 @@ class GrpcServer:
             self._server = None
 
     def _handlers(self) -> Any:
+        """The calls of the service: `stream` for those that go on, `unary` for one request with one answer."""
+
         def stream(serve: Callable[[Any], Awaitable[None]], request: Any) -> Any:
             async def handle(_: Any, context: Any) -> None:
                 await _guard(serve, context, context, self._broker.doors, is_stream=True)
@@ -144,14 +146,14 @@ class GrpcServer:
                 self._broker.arrivals.work_for(source_of(context))
                 return await self._requests.of_role(context, source_of(context))
 
-            async def ask_and_serve(wanted: Any, context: Any) -> Any:
+            async def ask_and_serve(message: Any, context: Any) -> Any:
                 async with self._broker.arrivals.looking_up():
-                    await self._broker.access.check(caller_of(context), _need(operation, wanted))
-                    return await serve(wanted)
+                    await self._broker.access.check(caller_of(context), _need(operation, message))
+                    return await serve(message)
 
             async def handle(_: Any, context: Any) -> Any:
-                wanted = await _guard(read, context, context, self._broker.doors)
-                return await _guard(lambda argument: ask_and_serve(argument, context), wanted, context)
+                message = await _guard(read, context, context, self._broker.doors)
+                return await _guard(lambda argument: ask_and_serve(argument, context), message, context)
 
             return grpc.stream_unary_rpc_method_handler(
                 handle, request_deserializer=request.FromString, response_serializer=_serialize
@@ -179,10 +181,10 @@ class GrpcServer:
         request, answer = health_pb2.HealthCheckRequest, health_pb2.HealthCheckResponse
 
         async def read(context: Any) -> Any:
-            wanted = await self._requests.of_stranger(context)
-            if len(wanted.service) > SERVICE_CHARS_MAX:
+            message = await self._requests.of_stranger(context)
+            if len(message.service) > SERVICE_CHARS_MAX:
                 raise Refused(Status.INVALID_ARGUMENT, f"names of services have {SERVICE_CHARS_MAX} characters at most")
-            return wanted
+            return message
 
         async def check(_: Any, context: Any) -> Any:
             return await self._health.Check(await _guard(read, context, context), context)
@@ -234,9 +236,10 @@ class GrpcServer:
     async def _create_topic(self, request: api.CreateTopicRequest) -> api.CreateTopicResponse:
         name = parse_topic(request.topic)
         broker = self._broker
-        most = broker.config.partitions_max
-        if not 0 <= request.partitions <= most:
-            raise Refused(Status.INVALID_ARGUMENT, f"{name}: partitions are 0 to {most}, not {request.partitions}")
+        partitions_max = broker.config.partitions_max
+        if not 0 <= request.partitions <= partitions_max:
+            problem = f"{name}: partitions are 0 to {partitions_max}, not {request.partitions}"
+            raise Refused(Status.INVALID_ARGUMENT, problem)
         await broker.namespace(name.namespace)
         exists = Refused(Status.ALREADY_EXISTS, f"{name} exists; use it, delete it, or take another name")
         if request.partitions:
@@ -281,7 +284,7 @@ class GrpcServer:
     async def _stats(self, request: api.GetTopicStatsRequest) -> api.GetTopicStatsResponse:
         topic = await self._broker.opening.persistent(parse_topic(request.topic), create=False)
         owner = self._broker.address.native_url.partition("://")[2]
-        return api.GetTopicStatsResponse(json=json.dumps(await topic_stats(topic, owner, Wanted())))
+        return api.GetTopicStatsResponse(json=json.dumps(await topic_stats(topic, owner, StatsOptions())))
 
     async def _schema(self, request: api.GetSchemaRequest) -> api.GetSchemaResponse:
         schema, version = await self._broker.get_schema(parse_topic(request.topic), request.version or None)

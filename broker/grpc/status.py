@@ -77,5 +77,5 @@ def moved(topic: str) -> Refused:
 
 
 def _text(topic: str, text: str, way_out: str) -> str:
-    about = text if not topic or topic in text else f"{topic}: {text}"
-    return f"{about}; {way_out}" if way_out else about
+    problem = text if not topic or topic in text else f"{topic}: {text}"
+    return f"{problem}; {way_out}" if way_out else problem

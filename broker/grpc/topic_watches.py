@@ -43,9 +43,9 @@ class _Watch:
         self.namespace = namespace
         self._matching = matching
         self.known: dict[str, None] = {}
-        """What the client was told."""
+        """The topics that were sent to the client."""
         self.latest: list[str] | None = None
-        """All topics of the namespace, if the client was not told of them yet."""
+        """All topics of the namespace, if they were not sent to the client yet."""
         self.is_ended = False
         self.changed = asyncio.Event()
 
@@ -58,10 +58,10 @@ class _Watch:
         self.changed.set()
 
     def update(self, topics: list[str]) -> tuple[list[str], list[str]]:
-        """What has come, and what has gone, since the client was told the last time; it is told this now."""
-        matches = None if self._matching is None else self._matching.of(topics)
-        before, self.known = self.known, dict.fromkeys(topics) if matches is None else matches  # rule 3
-        return [name for name in self.known if name not in before], [name for name in before if name not in self.known]
+        """The topics that came, and those that went, since this was asked last; they are sent to the client now."""
+        matches = None if self._matching is None else self._matching.matches_of(topics)
+        former, self.known = self.known, dict.fromkeys(topics) if matches is None else matches  # rule 3
+        return [name for name in self.known if name not in former], [name for name in former if name not in self.known]
 
 
 def answers(new: Iterable[str], deleted: Iterable[str]) -> Iterator[api.WatchTopicsResponse]:

@@ -98,7 +98,7 @@ class Entries:
         bundles = self._ranges.get(namespace)
         return [] if bundles is None else [f"{namespace}/{text}" for text in bundles.ranges]
 
-    def know(self, namespace: str, bundles: Bundles) -> Bundles:
+    def keep_bundles(self, namespace: str, bundles: Bundles) -> Bundles:
         """Keep the bundles of a namespace. Returns those that count: older ones, which a cache or a slow answer brings,
         do not have a bundle that is served here."""
         known = self._ranges.get(namespace)
@@ -131,8 +131,8 @@ class Entries:
         changed = asyncio.Event()
         cancel = self._store.watch_node(path, changed.set)
         try:
-            now = await self._store.get(path)  # it may have been removed before the watch was set
-            if now is None or now.version != node.version:
+            present_node = await self._store.get(path)  # it may have been removed before the watch was set
+            if present_node is None or present_node.version != node.version:
                 return True
             async with asyncio.timeout(max(deadline - self._clock.monotonic(), 0)):
                 await changed.wait()

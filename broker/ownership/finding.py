@@ -89,7 +89,7 @@ class Finder:
         """
         if not self._members.broker_id:
             raise NoBrokerAvailable("This broker is starting")
-        bundles = self._entries.know(topic.namespace, await self._bundles_of(topic.namespace))
+        bundles = self._entries.keep_bundles(topic.namespace, await self._bundles_of(topic.namespace))
         deadline = self._clock.monotonic() + self.takeover_wait_s
         while True:
             name = bundles.bundle_of(topic)
@@ -108,7 +108,7 @@ class Finder:
                 return answer
             if not answer:
                 bundles = await self._bundles_now(topic.namespace)
-                self._entries.know(topic.namespace, bundles)
+                self._entries.keep_bundles(topic.namespace, bundles)
 
     async def _located(self, topic: TopicName, name: str, authoritative: bool, deadline: float) -> Located | bool:
         """As `_find_or_take`. After a failure thousands of lookups wait for the same few bundles: one for each bundle
@@ -167,9 +167,9 @@ class Finder:
 
     async def _owner_answers(self, entry: Entry, node: OwnerNode, deadline: float) -> bool:
         """Whether the owner of a bundle answers; False after a while: look again. Raises _StillAway at *deadline*."""
-        if (is_alive := await self._answers_while(entry.name, node)) is not False:
+        if (is_alive := await self._answers_unless_changed(entry.name, node)) is not False:
             return bool(is_alive)
-        if not entry.is_owner_away and await self._will_be_ours(entry.name):
+        if not entry.is_owner_away and await self._would_take_quietly(entry.name):
             entry.is_owner_away = True
             for topic in entry.asked:
                 self.on_awaited(topic)
@@ -181,7 +181,7 @@ class Finder:
             raise _StillAway(f"{node.owner.native_url} does not answer")
         return False
 
-    async def _answers_while(self, bundle: str, node: OwnerNode) -> bool | None:
+    async def _answers_unless_changed(self, bundle: str, node: OwnerNode) -> bool | None:
         """Whether the owner answers; None as soon as *node*, which names it, changes: it takes long to see that a
         process hangs."""
         try:
@@ -195,7 +195,7 @@ class Finder:
                 return None
         return asking.result()
 
-    async def _will_be_ours(self, bundle: str) -> bool:
+    async def _would_take_quietly(self, bundle: str) -> bool:
         """As `would_take`, for a lookup that waits: an error is reported when the bundle is free."""
         try:
             return await self.would_take(bundle)

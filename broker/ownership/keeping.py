@@ -96,7 +96,8 @@ class Keeper:
         bundles = await self._bundles_now(entry.namespace)
         is_there = entry.name.rpartition("/")[2] in bundles.ranges
         if is_there:
-            self._entries.know(entry.namespace, bundles)  # which topics are ours is known before any is asked for
+            # From now on it is known which topics are ours, before any of them is asked for.
+            self._entries.keep_bundles(entry.namespace, bundles)
         return is_there
 
     async def _claim(self, entry: Entry) -> bool:
@@ -146,7 +147,7 @@ class Keeper:
         try:
             for part in parts:
                 await self._claim_part(part, whole)
-            now = await self._store_parts(whole.namespace, parts, after, store)
+            current_bundles = await self._store_parts(whole.namespace, parts, after, store)
         except BaseException:
             for part in parts:
                 if part.phase is Phase.PART and part.whole is whole:
@@ -158,7 +159,7 @@ class Keeper:
         self._adopt(parts, session)
         if whole.is_served:  # also where it was lost and taken again meanwhile
             whole.move(Event.CUT)
-        self._entries.know(whole.namespace, now)
+        self._entries.keep_bundles(whole.namespace, current_bundles)
         self._give_back_later(whole)
 
     async def _claim_part(self, part: Entry, whole: Entry) -> None:
@@ -186,14 +187,14 @@ class Keeper:
             log.warning("whether %s has the parts of a bundle is not known: %s", namespace, error)
             while True:
                 try:
-                    now = await self._bundles_now(namespace)
+                    current_bundles = await self._bundles_now(namespace)
                     break
                 except MetadataError:
                     await self._clock.sleep(self._members.retry_s)
             # Not whether it has just those of *after*: other brokers split theirs meanwhile.
-            if not {part.name for part in parts} <= {f"{namespace}/{text}" for text in now.ranges}:
+            if not {part.name for part in parts} <= {f"{namespace}/{text}" for text in current_bundles.ranges}:
                 raise
-            return now
+            return current_bundles
         return after
 
     async def unload(self, bundle: str, close_topics: Callable[[], Awaitable[None]]) -> None:
@@ -257,6 +258,7 @@ class Keeper:
             self._tasks.spawn(self._give_back_until_done(entry.name), f"give back {entry.name}")
 
     async def _give_back_until_done(self, name: str) -> None:
+        """Try to remove the node until it is gone, or until the bundle is ours again."""
         with self._entries.using(name) as entry:
             while True:
                 async with entry.lock:
@@ -268,10 +270,16 @@ class Keeper:
                 await self._clock.sleep(self._members.retry_s)
 
     def _on_node(self, entry: Entry) -> None:
+        """The watch on the node of a bundle has reported something."""
         if entry.is_owned:
             self._tasks.spawn(self._check_owned(entry), f"check {entry.name}")
 
     async def _check_owned(self, entry: Entry) -> None:
+        """Something happened to the node of a bundle of ours: look whether it is still ours, and lose the bundle if
+        not.
+
+        While the session is lost that says nothing: the nodes are made again then (`_resume_owned`).
+        """
         while entry.is_owned and not entry.is_resuming:
             session = self._sessions_ended
             try:
@@ -285,6 +293,7 @@ class Keeper:
             return
 
     def _lose(self, entries: Iterable[Entry]) -> None:
+        """These bundles are not ours any more: move them, and report those that were."""
         names = sorted(entry.name for entry in entries)
         for name in names:
             with self._entries.using(name) as entry:
@@ -300,7 +309,8 @@ class Keeper:
         self._go_on_without_nodes([entry for entry in self._entries if entry.is_owned])
 
     def _go_on_without_nodes(self, entries: Sequence[Entry]) -> None:
-        """The session in which the nodes of these bundles were made has ended."""
+        """The session in which the nodes of these bundles were made has ended: make the nodes again in the next
+        session, or lose the bundles where this broker does not resume, or leaves."""
         if not self._resumes or self._members.is_leaving:
             self._lose(entries)
             return

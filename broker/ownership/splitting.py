@@ -70,11 +70,11 @@ def _between_traffic(traffic: Mapping[int, float]) -> list[int]:
     hashes = sorted(traffic)
     if len(hashes) <= 1 or not any(traffic.values()):
         return []
-    whole, before = sum(traffic.values()), 0.0
+    whole, traffic_before = sum(traffic.values()), 0.0
     best: tuple[float, int] | None = None
-    for at, following in pairwise(hashes):
-        before += traffic[at]
-        candidate = (abs(whole - 2 * before), (at + following) // 2 + 1)
+    for hash_, following in pairwise(hashes):
+        traffic_before += traffic[hash_]
+        candidate = (abs(whole - 2 * traffic_before), (hash_ + following) // 2 + 1)
         best = candidate if best is None else min(best, candidate)
     assert best is not None, "two topics have a place between them"
     return [best[1]]

@@ -96,10 +96,10 @@ def subscription_grants(record: Mapping[str, Any]) -> dict[str, list[str]]:
 def topic_grants(record: Mapping[str, Any], topic: TopicName) -> dict[str, list[str]]:
     """Role → permissions on *topic*: those on the topic itself, and those that it has through its namespace."""
     permissions = parse_permissions(record)
-    own = permissions.topics.get(topic.full, {})
+    grants_on_topic = permissions.topics.get(topic.full, {})
     none: frozenset[str] = frozenset()
-    roles = [*permissions.namespace, *(role for role in own if role not in permissions.namespace)]
-    return _shown({role: permissions.namespace.get(role, none) | own.get(role, none) for role in roles})
+    roles = [*permissions.namespace, *(role for role in grants_on_topic if role not in permissions.namespace)]
+    return _shown({role: permissions.namespace.get(role, none) | grants_on_topic.get(role, none) for role in roles})
 
 
 def _shown(grants: Grants) -> dict[str, list[str]]:
@@ -145,8 +145,9 @@ def revoke(record: dict[str, Any], role: str, topic: TopicName | None = None) ->
     if topic is None:
         return _with(record, _NAMESPACE, _without(_part(record, _NAMESPACE), role))
     topics = _part(record, _TOPICS)
-    left = _without(_members(topics.get(topic.full)), role)
-    return _with(record, _TOPICS, {**topics, topic.full: left} if left else _without(topics, topic.full))
+    remaining_roles = _without(_members(topics.get(topic.full)), role)
+    remaining = {**topics, topic.full: remaining_roles} if remaining_roles else _without(topics, topic.full)
+    return _with(record, _TOPICS, remaining)
 
 
 def granted_on(permissions: Permissions, topic: TopicName, *, with_partitions: bool) -> frozenset[str]:
@@ -161,8 +162,8 @@ def granted_on(permissions: Permissions, topic: TopicName, *, with_partitions: b
 
 def forget_topics(record: dict[str, Any], names: frozenset[str]) -> dict[str, Any]:
     """*record* without what was granted on the topics *names*, which are deleted."""
-    left = {name: roles for name, roles in _part(record, _TOPICS).items() if name not in names}
-    return _with(record, _TOPICS, left)
+    remaining = {name: roles for name, roles in _part(record, _TOPICS).items() if name not in names}
+    return _with(record, _TOPICS, remaining)
 
 
 def grant_subscription(record: dict[str, Any], subscription: str, roles: list[str]) -> dict[str, Any]:
@@ -176,9 +177,9 @@ def revoke_subscription(record: dict[str, Any], subscription: str, role: str) ->
     roles = subscriptions.get(subscription)
     if not isinstance(roles, list):
         raise NoSubscriptionRoles(f"the subscription {subscription} has no list of roles; grant one first")
-    left = [other for other in roles if other != role]
-    roles_left = {**subscriptions, subscription: left} if left else _without(subscriptions, subscription)
-    return _with(record, _SUBSCRIPTIONS, roles_left)
+    others = [other for other in roles if other != role]
+    remaining = {**subscriptions, subscription: others} if others else _without(subscriptions, subscription)
+    return _with(record, _SUBSCRIPTIONS, remaining)
 
 
 def _part(record: dict[str, Any], part: str) -> dict[str, Any]:

@@ -236,8 +236,8 @@ def strategy(value: Any) -> str:
     try:
         return Strategy(name).value
     except ValueError:
-        known = ", ".join(strategy.value for strategy in Strategy)
-        raise InvalidRecord(f"unknown strategy {name[:100]}; strategies are {known}") from None
+        names = ", ".join(strategy.value for strategy in Strategy)
+        raise InvalidRecord(f"unknown strategy {name[:100]}; strategies are {names}") from None
 
 
 def _old_strategy(value: Any) -> str:
@@ -258,16 +258,16 @@ def subscription_types(value: Any) -> list[str]:
     types = values.names(value)
     for name in types:
         if name not in values.SUBSCRIPTION_TYPES:
-            known = ", ".join(values.SUBSCRIPTION_TYPES)
-            raise InvalidRecord(f"unknown type of subscriptions {name[:100]!r}; types are {known}")
+            names = ", ".join(values.SUBSCRIPTION_TYPES)
+            raise InvalidRecord(f"unknown type of subscriptions {name[:100]!r}; types are {names}")
     return types
 
 
 def inactive_topics(value: Any) -> dict[str, Any]:
     """When unused topics are deleted. Raises NotAValue, InvalidRecord."""
-    given = value.get("inactiveTopicDeleteMode") if isinstance(value, dict) else None
-    if given is not None and given not in DELETE_MODES:
-        raise InvalidRecord(f"unknown mode {str(given)[:100]!r}; modes are {', '.join(DELETE_MODES)}")
+    mode = value.get("inactiveTopicDeleteMode") if isinstance(value, dict) else None
+    if mode is not None and mode not in DELETE_MODES:
+        raise InvalidRecord(f"unknown mode {str(mode)[:100]!r}; modes are {', '.join(DELETE_MODES)}")
     return dict(values.inactive_topics(value))
 
 
@@ -432,22 +432,22 @@ def check_readable(record: dict[str, Any]) -> None:
 
 
 def new_namespace(
-    given: dict[str, Any], *, cluster: str, default_bundles: int, schema_auto_update: bool
+    body: dict[str, Any], *, cluster: str, default_bundles: int, schema_auto_update: bool
 ) -> dict[str, Any]:
-    """The record of a new namespace, with the members that a client has *given*. Raises InvalidRecord."""
+    """The record of a new namespace, with the members that a client has *body*. Raises InvalidRecord."""
     # Go's administration library sends the members that its caller left out as "" and null. Apache's broker takes ""
     # for no value where a member has names to choose from.
-    given = {member: value for member, value in given.items() if value is not None and value != ""}
-    bundles = bundles_of(given.get("bundles") or {}, default_bundles)
+    body = {member: value for member, value in body.items() if value is not None and value != ""}
+    bundles = bundles_of(body.get("bundles") or {}, default_bundles)
     record = new_policies(cluster, len(bundles.texts) - 1)
     record["bundles"]["boundaries"] = bundles.texts
     default_permissions = record["auth_policies"]
-    record.update({member: value for member, value in given.items() if member != "bundles"})
+    record.update({member: value for member, value in body.items() if member != "bundles"})
     if isinstance(record["auth_policies"], dict):
         granted = {member: value for member, value in record["auth_policies"].items() if value is not None}
         record["auth_policies"] = default_permissions | granted
     for policy in [*policies_of(cluster).values(), *(quota(kind) for kind in QUOTA_TYPES)]:
-        given_value = policy.place.get(given)
+        given_value = policy.place.get(body)
         if given_value is not UNSET:
             value = policy.read(given_value)
             policy.check(value)
@@ -460,17 +460,17 @@ def new_namespace(
     return record
 
 
-def bundles_of(given: Any, default: int) -> Bundles:
+def bundles_of(value: Any, default: int) -> Bundles:
     """The bundles of a new namespace: cut at given boundaries, or of equal size. Raises InvalidRecord, NotAnObject."""
-    if not isinstance(given, dict):
+    if not isinstance(value, dict):
         raise NotAnObject("a JSON object is needed")
-    boundaries = given.get("boundaries")
+    boundaries = value.get("boundaries")
     if boundaries:
         try:
             return Bundles.from_texts(boundaries)
         except (AssertionError, ValueError, TypeError) as error:
             raise InvalidRecord(f"Invalid bundle boundaries: {error}") from None
-    count = given.get("numBundles") or default
+    count = value.get("numBundles") or default
     if not isinstance(count, int) or isinstance(count, bool) or not 1 <= count <= BUNDLES_MAX:
         raise InvalidRecord(f"Invalid number of bundles: it must be between 1 and {BUNDLES_MAX}")
     return Bundles.equal(count)
@@ -482,12 +482,12 @@ def names_in(record: dict[str, Any], member: str) -> list[Any]:
     return names if isinstance(names, list) else []
 
 
-def tenant_members(given: dict[str, Any]) -> dict[str, list[str]]:
+def tenant_members(body: dict[str, Any]) -> dict[str, list[str]]:
     """The members of a tenant's record that a client may set. Raises InvalidRecord."""
     for member in ("allowedClusters", "adminRoles"):
-        names = given.get(member) or []
+        names = body.get(member) or []
         if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
             raise InvalidRecord(f"{member} must be a list of names")
-    if not given.get("allowedClusters"):
+    if not body.get("allowedClusters"):
         raise InvalidRecord("Clusters can not be empty")
-    return {"adminRoles": given.get("adminRoles") or [], "allowedClusters": given["allowedClusters"]}
+    return {"adminRoles": body.get("adminRoles") or [], "allowedClusters": body["allowedClusters"]}

@@ -108,8 +108,8 @@ def record(members: Mapping[str, tuple[Read, Any]]) -> Read:
         if not isinstance(value, dict):
             raise NotAValue("a JSON object is needed")
         filled = {
-            name: given if name not in value or (given is None and value[name] is None) else of(value[name])
-            for name, (of, given) in members.items()
+            name: default if name not in value or (default is None and value[name] is None) else read_value(value[name])
+            for name, (read_value, default) in members.items()
         }
         return {name: item for name, item in filled.items() if item is not None}
 

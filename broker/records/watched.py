@@ -37,10 +37,10 @@ class Watched(Generic[V]):
 
     async def get(self, name: str) -> V:
         """Raises what reading raises; nothing is kept then."""
-        known = self._known.get(name)
-        if known is not None:
+        entry = self._known.get(name)
+        if entry is not None:
             self._known.move_to_end(name)
-            return known[0]
+            return entry[0]
         changed = False
 
         def on_change() -> None:
@@ -70,9 +70,9 @@ class Watched(Generic[V]):
 
     def forget(self, name: str) -> None:
         """Read it anew when it is asked for next."""
-        known = self._known.pop(name, None)
-        if known is not None:
-            known[1]()
+        entry = self._known.pop(name, None)
+        if entry is not None:
+            entry[1]()
 
     def close(self) -> None:
         """Forget everything and end the watches."""

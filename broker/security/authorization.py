@@ -291,6 +291,7 @@ def _asking(rules: Rules, caller: Caller) -> tuple[str, ...]:
 
 
 def _allows(rules: Rules, role: str, need: Need, known: Known) -> bool:
+    """Whether *role* may do what *need* says. The order is Apache's: super users, tenant's administrators, grants."""
     right = need.right
     if role in rules.super_users or right is Right.AUTHENTICATED:
         return True

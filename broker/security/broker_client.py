@@ -96,6 +96,7 @@ def _context(files: TlsFiles) -> ssl.SSLContext:
 
 
 def _token(parameters: str) -> str:
+    """The token in *parameters*: as it is, as JSON with a member `token`, or in a file. Raises ConfigurationError."""
     text = parameters
     if text.lstrip().startswith("{"):
         text = _fields(text).get("token", "")

@@ -142,6 +142,8 @@ class Doors:
     # -------------------------------------------------------------------------------- checks
 
     async def _checked(self, provider: Provider, shown: Shown) -> Identity:
+        """The identity of the shown credentials. A slow check, as of a password, is made on a thread, and its answer is
+        remembered under a salted digest. Raises NotAuthenticated, NotReady."""
         if isinstance(provider, Prepared):
             await provider.prepare(shown)
         if not provider.is_slow:

@@ -110,6 +110,8 @@ class IssuerKeys:
                 log.warning("%s; those of before are used", text)
 
     async def _read(self, issuer: str) -> Keys:
+        """The keys of an issuer, from its file or from where its discovery document says. Raises Corruption and what
+        reading raises."""
         if issuer in self._files:
             data = await asyncio.to_thread(read_source, self._files[issuer], "openIDIssuerKeyFiles")
             return parse_keys(data, self._files[issuer])

@@ -57,6 +57,8 @@ class TokenKeys:
     # ----------------------------------------------------------------------------------- files
 
     def _read_again(self) -> None:
+        """Read the keys if their files have changed. If they change while they are read, the next look reads them once
+        more."""
         stamps = self._look()
         if stamps == self._stamps:
             return
@@ -76,6 +78,7 @@ class TokenKeys:
         return {path: _stamp(path) for source in sources if (path := path_in(source)) is not None}
 
     def _read(self) -> TokenRules:
+        """The rules for tokens, with the keys that the files hold now. Raises ConfigurationError."""
         config = self._config
         keys = tuple(self._keys())
         if not keys:

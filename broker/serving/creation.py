@@ -64,12 +64,16 @@ class Creation:
             raise NotAllowed(_no_such_partition(topic, partitions), way_out=_ANOTHER_NAME)
 
     async def check_name(self, topic: TopicName) -> None:
-        """Raises NotAllowed if a new topic may not be called so; MetadataFailure."""
+        """Raises NotAllowed if a new topic may not have this name; MetadataFailure.
+
+        A name with control characters is refused, but for partitions of a topic that is there already; with
+        strictTopicNameEnabled so are others.
+        """
         character, is_strict = controlling(topic.local), self._config.strict_topic_names and not topic.is_system
         if character is None and not is_strict:
             return
         is_partition = 0 <= topic.partition < await self.partitions_of_base(topic)
-        if character is not None and not is_partition:  # that of a topic that is there already goes on
+        if character is not None and not is_partition:
             raise NotAllowed(
                 f"Invalid topic name {visible(topic.full)}: {NO_CONTROLS.format(character)}", way_out=_ANOTHER_NAME
             )
@@ -89,10 +93,10 @@ class Creation:
         now_s = self._clock.monotonic()
         admitted = self._admitted.pop(topic.namespace, {})
         admitted = {name: until_s for name, until_s in admitted.items() if until_s > now_s and name not in there}
-        wanted = {topic.full} if partitions is None else {topic.with_partition(number).full for number in partitions}
-        is_full = len(there | admitted.keys() | wanted) > most
+        new_names = {topic.full} if partitions is None else {topic.with_partition(number).full for number in partitions}
+        is_full = len(there | admitted.keys() | new_names) > most
         if not is_full and topic.is_persistent:  # others do not count
-            admitted |= dict.fromkeys(wanted - there, now_s + self._config.topic_load_s)
+            admitted |= dict.fromkeys(new_names - there, now_s + self._config.topic_load_s)
         if admitted:
             self._admitted[topic.namespace] = admitted
         if is_full:

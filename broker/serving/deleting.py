@@ -114,20 +114,21 @@ class Deleting:
     async def _forget_schema(self, name: TopicName) -> None:
         """A partition has the schema of its topic."""
         if name.partition < 0:
-            await self._insist(f"{name} was deleted; its schema", lambda: self._schema_rules.forget(name))
+            await self._remove_with_retries(f"{name} was deleted; its schema", lambda: self._schema_rules.forget(name))
 
     async def _forget_policies(self, name: TopicName) -> None:
         """A topic that is made later under the same name begins without policies."""
-        await self._insist(f"{name} was deleted; its policies", lambda: self._topic_policies.forget(name))
+        await self._remove_with_retries(f"{name} was deleted; its policies", lambda: self._topic_policies.forget(name))
 
     async def _forget_permissions(self, name: TopicName, *, with_partitions: bool = False) -> None:
         """A topic that is made later under the same name must not be open to roles that were granted this one."""
-        await self._insist(
+        await self._remove_with_retries(
             f"{name} was deleted; what was granted on it",
             lambda: self._tenancy.forget_topic_permissions(name, with_partitions=with_partitions),
         )
 
-    async def _insist(self, what: str, remove: Callable[[], Awaitable[object]]) -> None:
+    async def _remove_with_retries(self, what: str, remove: Callable[[], Awaitable[object]]) -> None:
+        """Call *remove* until it succeeds, a few times; never raises. *what* is removed, for the log."""
         for pause_s in (*PAUSES_S, 0.0):
             try:
                 await remove()

@@ -5,7 +5,7 @@ topic (events)        ├─▶ over each other ─▶ the topic, its ledger's s
 broker's settings    ─┘
 
 Changed policies that cannot be read, or not be applied to a topic, are read again until all topics have them: nobody
-else would tell topics of them.
+else would report them to topics.
 """
 
 import asyncio
@@ -90,27 +90,29 @@ class InForce:
         """Changes are not looked at any more."""
         self._is_stopping = True
 
-    async def of(self, name: TopicName) -> NamespacePolicies:
+    async def policies_of(self, name: TopicName) -> NamespacePolicies:
         """The policies in force for a topic. Raises TopicNotFound, NotReady, MetadataFailure."""
-        return self.combined(name, await self.namespaces.policies(name.namespace), await self.topic_policies.of(name))
+        return self.combined(
+            name, await self.namespaces.policies(name.namespace), await self.topic_policies.records_of(name)
+        )
 
-    async def of_new(self, name: TopicName, policies: NamespacePolicies) -> NamespacePolicies:
+    async def policies_of_new(self, name: TopicName, policies: NamespacePolicies) -> NamespacePolicies:
         """The same with *policies* for those of its namespace. Raises NotReady, MetadataFailure."""
-        return self.combined(name, policies, await self.topic_policies.of(name))
+        return self.combined(name, policies, await self.topic_policies.records_of(name))
 
     @staticmethod
-    def combined(name: TopicName, policies: NamespacePolicies, own: Sequence[Record]) -> NamespacePolicies:
+    def combined(name: TopicName, policies: NamespacePolicies, topic_records: Sequence[Record]) -> NamespacePolicies:
         """*policies* with those of the topic laid over them, the last ones on top. Raises MetadataFailure."""
         if name.is_system:
             return of_system_topic(policies)
         try:
-            return reduce(overlay, own, policies)
+            return reduce(overlay, topic_records, policies)
         except (ValueError, TypeError, AttributeError) as error:
             raise MetadataFailure(f"the policies of {name} cannot be read: {error}") from error
 
     async def bring_up_to_date(self, topic: Topic, policies: NamespacePolicies) -> None:
         """*policies*: those in force when its opening began. Raises BrokerError."""
-        if not policies.is_same_but_for_bundles(await self.of(topic.name)):
+        if not policies.is_same_but_for_bundles(await self.policies_of(topic.name)):
             await self._apply(topic, await self.namespaces.policies(topic.name.namespace))
 
     def join(self, topic: AnyTopic) -> None:
@@ -134,9 +136,9 @@ class InForce:
     def _follow(self, name: str, reload: Callable[[], Awaitable[bool]]) -> None:
         """The policies of *name* have changed. *reload* says whether all topics have them."""
         if not self._is_stopping:
-            self._tasks.spawn(self._insist(name, reload), f"policies of {name}")
+            self._tasks.spawn(self._retry_until_applied(name, reload), f"policies of {name}")
 
-    async def _insist(self, name: str, reload: Callable[[], Awaitable[bool]]) -> None:
+    async def _retry_until_applied(self, name: str, reload: Callable[[], Awaitable[bool]]) -> None:
         pause = GrowingPause(RETRY_FIRST_S, RETRY_LAST_S)
         while not await reload() and name not in self._retrying and not self._is_stopping:
             self._retrying.add(name)
@@ -192,13 +194,13 @@ class InForce:
 
     async def _apply(self, topic: Topic, policies: NamespacePolicies) -> None:
         """Raises BrokerError."""
-        effective = await self.of_new(topic.name, policies)
+        effective = await self.policies_of_new(topic.name, policies)
         topic.ledger.config = ledger_config(self._config, effective, is_system=topic.name.is_system)
         await topic.apply_policies(effective)
         self.join(topic)
 
     def _on_resource_group_changed(self, name: str) -> None:
-        every: list[AnyTopic] = [*self._topics.values(), *self._non_persistent.by_name.values()]
-        for topic in every:
+        open_topics: list[AnyTopic] = [*self._topics.values(), *self._non_persistent.by_name.values()]
+        for topic in open_topics:
             if topic.policies.resource_group == name:
                 self.join(topic)

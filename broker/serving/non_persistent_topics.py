@@ -86,7 +86,7 @@ class NonPersistentTopics:
             topic.take_rates(now_ms)
 
     async def forget_idle(self, idle_s: float) -> None:
-        """Rule 2."""
+        """Close the topics that nobody has used for *idle_s* (rule 2)."""
         since_ms = self._clock.wall_ms() - idle_s * 1000
         async for topic in in_turns(self.by_name):
             if not topic.clients and topic.last_active_ms <= since_ms and not topic.name.is_system:

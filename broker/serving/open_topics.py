@@ -56,6 +56,7 @@ class OpenTopics(dict[TopicName, Topic]):
         return topic
 
     def _forget(self, name: TopicName) -> None:
+        """The topic *name* is open no more: note the change."""
         self.changes += 1
         base = name.base
         if base == name:

@@ -57,7 +57,7 @@ log = logging.getLogger(__name__)
 OPENED_AT_ONCE: Final = 1_000
 OPENING_TURN_S: Final = 2.0
 
-# Namespaces that are remembered as told of in the log; with more, some are told of again.
+# Namespaces for which a warning was logged already. With more, some get it again.
 WARNED_MAX: Final = 10_000
 
 
@@ -265,7 +265,7 @@ class Opening:
         Raises BrokerError.
         """
         if name.is_persistent and name not in self._topics and not self._is_stopping:
-            policies = await self._in_force.of(name)
+            policies = await self._in_force.policies_of(name)
             settings = ledger_config(self._config, policies, is_system=name.is_system)
             self._ledgers.prepare(name.managed_ledger_name, settings, is_dead=is_dead, held=held)
 
@@ -275,7 +275,7 @@ class Opening:
         Raises BrokerError.
         """
         if name.is_persistent and name not in self._topics and not self._is_stopping:
-            policies = await self._in_force.of(name)
+            policies = await self._in_force.policies_of(name)
             self._ledgers.recover(
                 name.managed_ledger_name, ledger_config(self._config, policies, is_system=name.is_system)
             )
@@ -292,6 +292,7 @@ class Opening:
         return None if topic is None else topic.ledger.holdings()
 
     async def _open(self, name: TopicName, policies: NamespacePolicies, create: bool, rank: Rank) -> Topic:
+        """Open a topic, and note how long that took. Raises BrokerError."""
         began_s = self._clock.monotonic()
         try:
             topic = await self._open_in_turn(name, policies, create, rank)
@@ -304,9 +305,11 @@ class Opening:
         return topic
 
     async def _open_in_turn(self, name: TopicName, policies: NamespacePolicies, create: bool, rank: Rank) -> Topic:
+        """Open a topic when it is its turn. Checks before and after that it may be served here (rules 2 and 3). Raises
+        BrokerError."""
         while (ending := self._ending.get(name)) is not None:  # rule 3
             await asyncio.wait([ending])
-        policies = await self._in_force.of_new(name, policies)
+        policies = await self._in_force.policies_of_new(name, policies)
         async with self._load_slots, self._openings.turn(name, rank):
             try:
                 settings = ledger_config(self._config, policies, is_system=name.is_system)
@@ -330,8 +333,8 @@ class Opening:
                 topic.abandon("it was not opened")
                 await topic.finish()
                 raise
-            former = self._topics.get(name)
-            assert former is None or former.is_closed, "a topic is opened once at a time (rule 1)"
+            opening = self._topics.get(name)
+            assert opening is None or opening.is_closed, "a topic is opened once at a time (rule 1)"
             self._in_force.join(topic)
             self._topics[name] = topic
             self._creation.forget(name)
@@ -344,21 +347,21 @@ class Opening:
     def _warn_of_other_clusters(self, name: TopicName, policies: NamespacePolicies) -> None:
         """Say once of a namespace that an Apache broker would send its messages to other clusters."""
         clusters = policies.raw.get("replication_clusters")
-        others = (
+        other_clusters = (
             [cluster for cluster in clusters if cluster != self._config.cluster_name]
             if isinstance(clusters, list)
             else []
         )
-        known = ", ".join(map(str, others))
-        if not others or self._warned.get(name.namespace) == known:
+        names = ", ".join(map(str, other_clusters))
+        if not other_clusters or self._warned.get(name.namespace) == names:
             return
         if len(self._warned) >= WARNED_MAX:
             self._warned.clear()
-        self._warned[name.namespace] = known
+        self._warned[name.namespace] = names
         log.warning(
             "namespace %s is to be replicated to %s. This broker does not do that: what is published stays in this "
             "cluster, and cursors pulsar.repl.… of its topics hold their ledgers, until an Apache broker goes on",
-            name.namespace, known,
+            name.namespace, names,
         )  # fmt: skip
 
     def _open_non_persistent(self, name: TopicName, policies: NamespacePolicies) -> NonPersistentTopic:

@@ -40,7 +40,7 @@ class Deleting(Protocol):
 
 
 class _Work(NamedTuple):
-    what: str
+    name: str
     period_s: Callable[[], float]
     round: Callable[[], Awaitable[None]]
 
@@ -68,44 +68,49 @@ class Periodic:
 
     def start(self, tasks: Tasks) -> None:
         """Begin all work; *tasks* ends it."""
-        for work in self._works():
-            tasks.spawn(self._again(work), work.what)
+        for work in self._all_work():
+            tasks.spawn(self._repeat(work), work.name)
 
-    def _works(self) -> list[_Work]:
-        config = self._config  # read anew for each round: settings change
+    def _all_work(self) -> list[_Work]:
+        """Each work with its period, which is read anew for each round: settings change."""
+        config = self._config
         works = [
-            _Work("housekeeping", lambda: HOUSEKEEPING_S, self._keep_house),
+            _Work("housekeeping", lambda: HOUSEKEEPING_S, self._run_housekeeping),
             _Work("rates", lambda: config.stats_update_s, self._take_rates),
             _Work(
                 "expiry",
                 lambda: config.expiry_check_minutes * 60,
-                self._each("passing over old messages", Topic.expire_by_policy),
+                self._for_each_topic("passing over old messages", Topic.expire_by_policy),
             ),
             _Work("inactive topics", lambda: config.delete_inactive_topics_s, self._delete_inactive),
             _Work("compaction", lambda: config.compaction_check_s, self._compact_when_due),
             _Work(
                 "subscription expiry",
                 lambda: config.subscription_expiry_check_minutes * 60,
-                self._each("removing unused subscriptions", Topic.expire_subscriptions),
+                self._for_each_topic("removing unused subscriptions", Topic.expire_subscriptions),
             ),
         ]
         if config.backlog_quota_checks:
             works.append(_Work("backlog quotas", lambda: config.backlog_quota_check_s, self._keep_quotas))
         return works
 
-    async def _again(self, work: _Work) -> None:
+    async def _repeat(self, work: _Work) -> None:
         while True:
             await self._clock.sleep(work.period_s())
             await work.round()
 
-    def _each(self, what: str, step: Callable[[Topic], Awaitable[None]]) -> Callable[[], Awaitable[None]]:
+    def _for_each_topic(
+        self, step_name: str, step: Callable[[Topic], Awaitable[None]]
+    ) -> Callable[[], Awaitable[None]]:
+        """A round that does *step* with each open topic; *step_name* says in the log what failed."""
+
         async def round_() -> None:
             async for topic in in_turns(self._topics):
-                await attempt(f"{topic.name}: {what}", step(topic))
+                await attempt(f"{topic.name}: {step_name}", step(topic))
 
         return round_
 
-    async def _keep_house(self) -> None:
+    async def _run_housekeeping(self) -> None:
         self._topic_policies.keep_only({name.namespace for name in self._topics})
         async for topic in in_turns(self._topics):
             topic.tick()
@@ -118,7 +123,7 @@ class Periodic:
 
     async def _keep_quotas(self) -> None:
         since_s = self._clock.monotonic()
-        await self._each("keeping its quotas", Topic.keep_quotas)()
+        await self._for_each_topic("keeping its quotas", Topic.keep_quotas)()
         self.quota_checks.add(int((self._clock.monotonic() - since_s) * 1000))
 
     async def _compact_when_due(self) -> None:

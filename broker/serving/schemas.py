@@ -104,13 +104,13 @@ class SchemaRules:
 
     async def get(self, topic: TopicName, version: bytes | None) -> tuple[wire.Schema, bytes]:
         """A version of the topic's schema, or the latest. Raises TopicNotFound, IncompatibleSchema."""
-        number = None
+        version_number = None
         if version is not None:
-            number = version_of(version)
-            if number is None:
+            version_number = version_of(version)
+            if version_number is None:
                 raise IncompatibleSchema("Empty schema version")
         try:
-            stored = await self._schemas.get(topic.schema_id, number)
+            stored = await self._schemas.get(topic.schema_id, version_number)
         except (ManagedLedgerError, Corruption) as error:
             raise _refusal(error) from error
         if stored is None:

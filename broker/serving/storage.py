@@ -41,8 +41,8 @@ def ledger_config(
     *is_system*: the topic is one of Pulsar's own.
     """
 
-    def either(own: float | None, general: float) -> float:
-        return general if own is None or own <= 0 else own
+    def either(own_value: float | None, general_value: float) -> float:
+        return general_value if own_value is None or own_value <= 0 else own_value
 
     ensemble_size, write_quorum, ack_quorum = config.ensemble_size, config.write_quorum, config.ack_quorum
     mark_delete_rate: float = config.mark_delete_rate

@@ -19,23 +19,24 @@ Changed = Callable[[list[str]], None]
 
 SETTLE_S: Final = 0.1
 """Topics that are made together, as the partitions of one are, are reported together."""
-SHARE: Final = 10
+PAUSE_FACTOR: Final = 10
 """After a list that took one second, the next one waits so many."""
-AGAIN_S: Final = 1.0
+RETRY_S: Final = 1.0
 """After a list that failed."""
 
 
 class _Watched:
     """One namespace."""
 
-    __slots__ = ("cancel", "is_due", "took_s", "watchers")
+    __slots__ = ("cancel", "is_due", "list_s", "watchers")
 
     def __init__(self) -> None:
         self.watchers: dict[object, Changed] = {}
         self.cancel: Cancel | None = None
         self.is_due = False
         """A list is about to be made."""
-        self.took_s = 0.0
+        self.list_s = 0.0
+        """How long the last list took."""
 
 
 class TopicLists:
@@ -89,7 +90,7 @@ class TopicLists:
     async def _list(self, namespace: str, watched: _Watched) -> list[str]:
         began_s = self._clock.monotonic()
         topics = await self._list_topics(namespace)
-        watched.took_s = self._clock.monotonic() - began_s
+        watched.list_s = self._clock.monotonic() - began_s
         return topics
 
     def _on_change(self, namespace: str) -> None:
@@ -99,7 +100,8 @@ class TopicLists:
             self._tasks.spawn(self._report(namespace, watched), f"topics of {namespace}")
 
     async def _report(self, namespace: str, watched: _Watched) -> None:
-        wait_s = max(SETTLE_S, SHARE * watched.took_s)
+        """List the topics once more, after a pause, and give the list to all watchers; again until that succeeds."""
+        wait_s = max(SETTLE_S, PAUSE_FACTOR * watched.list_s)
         while True:
             await self._clock.sleep(wait_s)
             if self._watched.get(namespace) is not watched:
@@ -115,4 +117,4 @@ class TopicLists:
             if watched.is_due:
                 return  # another one has begun meanwhile
             watched.is_due = True
-            wait_s = AGAIN_S
+            wait_s = RETRY_S

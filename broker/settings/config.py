@@ -88,8 +88,8 @@ def load_broker_config(
 
     Raises ConfigurationError with all problems, among them features that this broker does not have.
     """
-    given = {**values, **from_environment(environ or {}), **(overrides or {})}
-    merged = _without_prefix({**names.DEFAULTS_OF_LINES.get(given.get("apacheLine", "").strip(), {}), **given})
+    texts = {**values, **from_environment(environ or {}), **(overrides or {})}
+    merged = _without_prefix({**names.DEFAULTS_OF_LINES.get(texts.get("apacheLine", "").strip(), {}), **texts})
     problems = list(names.problems(merged))
     try:
         config = load(BrokerConfig, merged, ignored=names.KINDS)

@@ -123,6 +123,7 @@ class DynamicSettings:
         await self._change(lambda old: {key: value for key, value in old.items() if key != name})
 
     async def _change(self, change: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
+        """Change the record of the dynamic settings, and use it. Raises InvalidRecord, MetadataError."""
         for _ in range(ATTEMPTS):
             node = await self._store.get(PATH)
             old = {} if node is None else parse_record(node)
@@ -135,14 +136,15 @@ class DynamicSettings:
         raise InvalidRecord(f"{PATH} was changed by others at the same time; try again")
 
     async def _read(self) -> None:
+        """Use what the record says; what it does not name gets back the value that the broker was started with."""
         async with self._turn:
             node = await self._store.get(PATH)
             record = {} if node is None else parse_record(node)
-            given = {name: str(value) for name, value in record.items() if name in DYNAMIC}
-            wanted, values = dict(self._started_with), {}
-            for name, text in given.items():
+            texts = {name: str(value) for name, value in record.items() if name in DYNAMIC}
+            new_texts, values = dict(self._started_with), {}
+            for name, text in texts.items():
                 try:
-                    wanted[name] = parse(self._config, {name: text})[name]
+                    new_texts[name] = parse(self._config, {name: text})[name]
                 except InvalidRecord as error:
                     shown = HIDDEN if name in self._secret else text
                     log.error("%s: %s=%s is not applied: %s", PATH, name, shown, error)
@@ -151,7 +153,7 @@ class DynamicSettings:
             self._values = values
             changes = {
                 self._fields[name]: value
-                for name, value in wanted.items()
+                for name, value in new_texts.items()
                 if getattr(self._config, self._fields[name]) != value
             }
             if changes:

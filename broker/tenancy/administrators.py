@@ -31,7 +31,7 @@ class TenantAdmins:
         """The tenants that are kept, the least recently used first."""
         return self._known.names
 
-    async def of(self, tenant: str) -> frozenset[str] | None:
+    async def admins_of(self, tenant: str) -> frozenset[str] | None:
         """The administrators of *tenant*; None if there is no such tenant. Raises MetadataFailure."""
         try:
             return await self._known.get(tenant)

@@ -183,9 +183,9 @@ class Tenancy:
 
     async def create_tenant(self, name: str, given: dict[str, Any]) -> None:
         """Raises RecordExists, InvalidRecord."""
-        most = self._config.max_tenants
-        if most and len(there := await self.tenants()) >= most and name not in there:
-            raise InvalidRecord(f"Exceed the maximum number of tenants: there may be {most} (maxTenants)")
+        tenants_max = self._config.max_tenants
+        if tenants_max and len(existing := await self.tenants()) >= tenants_max and name not in existing:
+            raise InvalidRecord(f"Exceed the maximum number of tenants: there may be {tenants_max} (maxTenants)")
         await self._tenants.create(f"{POLICIES_ROOT}/{name}", await self._tenant(given), "Tenant already exist")
 
     async def update_tenant(self, name: str, given: dict[str, Any]) -> None:
@@ -195,8 +195,8 @@ class Tenancy:
 
     async def _tenant(self, given: dict[str, Any]) -> dict[str, list[str]]:
         members = tenant_members(given)
-        known = await self._store.children(CLUSTERS)
-        missing = [name for name in members["allowedClusters"] if name not in known]
+        clusters = await self._store.children(CLUSTERS)
+        missing = [name for name in members["allowedClusters"] if name not in clusters]
         if missing:
             raise InvalidRecord(f"Clusters do not exist: {', '.join(missing)}")
         return members
@@ -227,8 +227,9 @@ class Tenancy:
         local = await self._store.get(f"{LOCAL_POLICIES_ROOT}/{name}")
         if local is None:
             return policies
-        own = parse_local_policies(local.value, local.path)
-        return replace(policies, bundles=own.bundles or policies.bundles, bookie_groups=own.bookie_groups)
+        of_cluster = parse_local_policies(local.value, local.path)
+        bundles = of_cluster.bundles or policies.bundles
+        return replace(policies, bundles=bundles, bookie_groups=of_cluster.bookie_groups)
 
     async def create_namespace(self, name: str, given: dict[str, Any]) -> None:
         """Create the records of a namespace; the caller has checked its tenant. Raises RecordExists, InvalidRecord."""
@@ -238,12 +239,12 @@ class Tenancy:
             default_bundles=self._config.default_bundles,
             schema_auto_update=self._config.schema_auto_update,
         )
-        tenant, most = name.partition("/")[0], self._config.max_namespaces_per_tenant
-        if most:
-            there = await self._store.children(f"{POLICIES_ROOT}/{tenant}")
-            if len(there) >= most and name.partition("/")[2] not in there:
+        tenant, namespaces_max = name.partition("/")[0], self._config.max_namespaces_per_tenant
+        if namespaces_max:
+            existing = await self._store.children(f"{POLICIES_ROOT}/{tenant}")
+            if len(existing) >= namespaces_max and name.partition("/")[2] not in existing:
                 raise InvalidRecord(
-                    f"Exceed the maximum number of namespace in tenant :{tenant}: there may be {most} "
+                    f"Exceed the maximum number of namespace in tenant :{tenant}: there may be {namespaces_max} "
                     "(maxNamespacesPerTenant)"
                 )
         await self._namespaces.create(namespace_path(name), record, "Namespace already exists")
@@ -334,9 +335,9 @@ class Tenancy:
 
         def change(old: dict[str, Any]) -> dict[str, Any]:
             nonlocal removed
-            left = dict(old.get("properties") or {})
-            removed = left.pop(key, None)
-            return {**old, "properties": left}
+            properties = dict(old.get("properties") or {})
+            removed = properties.pop(key, None)
+            return {**old, "properties": properties}
 
         await self.change(namespace, change)
         return removed
@@ -361,8 +362,8 @@ class Tenancy:
         path = f"{LOCAL_POLICIES_ROOT}/{namespace}"
 
         def change(old: dict[str, Any]) -> dict[str, Any]:
-            left = {name: item for name, item in old.items() if name != member}
-            return left if value is None else {**left, member: value}
+            remaining = {name: item for name, item in old.items() if name != member}
+            return remaining if value is None else {**remaining, member: value}
 
         if await self._store.get(path) is None:  # a namespace that was made with its cluster
             with contextlib.suppress(RecordExists):

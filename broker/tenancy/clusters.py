@@ -56,8 +56,8 @@ class ClusterRecords:
                 raise InvalidRecord(f"Peer cluster {name} does not exist")
 
         def change(old: dict[str, Any]) -> dict[str, Any]:
-            left = {member: value for member, value in old.items() if member != "peerClusterNames"}
-            return left if names is None else {**left, "peerClusterNames": list(dict.fromkeys(names))}
+            remaining = {member: value for member, value in old.items() if member != "peerClusterNames"}
+            return remaining if names is None else {**remaining, "peerClusterNames": list(dict.fromkeys(names))}
 
         await self._clusters.change(f"{CLUSTERS}/{cluster}", change)
 
@@ -98,9 +98,9 @@ class ClusterRecords:
             raise NotAValue("brokers are a list of names")
         await self._check_cluster(cluster)
         for other, record in (await self.domains(cluster)).items():
-            both = sorted(set(brokers or ()) & set(record.get("brokers") or ()))
-            if other != name and both:
-                raise RecordExists(f"[{', '.join(both)}] already exists in {other}")
+            shared_brokers = sorted(set(brokers or ()) & set(record.get("brokers") or ()))
+            if other != name and shared_brokers:
+                raise RecordExists(f"[{', '.join(shared_brokers)}] already exists in {other}")
         value = {} if brokers is None else {"brokers": list(dict.fromkeys(brokers))}
         await self._store.put(f"{domains_path(cluster)}/{name}", to_json(value))
 

@@ -77,6 +77,7 @@ class PartitionCounts:
                 self._forget(topic.base, followed)
 
     def _follow(self, base: TopicName, key: object, on_count: Callable[[int], None]) -> _Followed:
+        """Add one that wants to know the count; a topic that nobody followed before is watched and read."""
         followed = self._followed.get(base)
         if followed is None:
             followed = self._followed[base] = _Followed()
@@ -107,6 +108,7 @@ class PartitionCounts:
             self._tasks.spawn(self._read_all(), "reading")
 
     async def _read_all(self) -> None:
+        """Read what is due, one topic after the other."""
         try:
             while self._due:
                 base = next(iter(self._due))
@@ -118,6 +120,8 @@ class PartitionCounts:
             self._is_reading = False
 
     async def _read(self, base: TopicName, followed: _Followed) -> None:
+        """Read how many partitions a topic has, and announce a number that is new."""
+
         async def count() -> int | None:
             try:
                 return await self._count_of(base)

@@ -105,10 +105,10 @@ class Partitions:
         """Raise the number of partitions of *topic* to *count*. Raises TopicNotFound, FewerPartitions,
         InvalidTopicName."""
         assert 1 <= count <= PARTITIONS_MAX, "the caller has refused other numbers"
-        before = await self._known_count(topic)
+        former_count = await self._known_count(topic)
         _check_names(topic, count)
         await self._records.change(topic.partitions_path, lambda record: grown(record, count))
-        await self._make(topic, before, count)
+        await self._make(topic, former_count, count)
 
     async def change_properties(self, topic: TopicName, change: Callable[[Properties], Properties]) -> None:
         """Raises NoRecord."""
@@ -169,7 +169,7 @@ def parse_partitions(value: bytes, path: str) -> int:
 
 def grown(record: dict[str, Any], count: int) -> dict[str, Any]:
     """*record* with *count* partitions. Raises FewerPartitions."""
-    before = int(record.get("partitions", 0))
-    if count < before:  # rule 3
-        raise FewerPartitions(f"Desired partitions {count} can't be less than the current partitions {before}.")
+    former_count = int(record.get("partitions", 0))
+    if count < former_count:  # rule 3
+        raise FewerPartitions(f"Desired partitions {count} can't be less than the current partitions {former_count}.")
     return {**record, "partitions": count}

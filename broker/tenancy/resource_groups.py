@@ -80,9 +80,10 @@ class ResourceGroups:
     def _follow(self, path: str, step: Callable[[], Awaitable[None]]) -> None:
         """*path* has changed."""
         if not self._is_closed and path not in self._retrying:
-            self._tasks.spawn(self._insist(path, step), path)
+            self._tasks.spawn(self._apply_with_retries(path, step), path)
 
-    async def _insist(self, path: str, step: Callable[[], Awaitable[None]]) -> None:
+    async def _apply_with_retries(self, path: str, step: Callable[[], Awaitable[None]]) -> None:
+        """Do *step* until it succeeds (rule 4)."""
         pause = GrowingPause(RETRY_FIRST_S, RETRY_LAST_S)
         while isinstance(await attempt(f"{path}: applying a change", step()), Failed) and path not in self._retrying:
             self._retrying.add(path)
@@ -90,20 +91,21 @@ class ResourceGroups:
             self._retrying.discard(path)
 
     async def _read_all(self) -> None:
+        """Know the groups that there are now, RESOURCE_GROUPS_MAX of them at most. Raises MetadataError."""
         async with self._turn:
-            there = sorted(await self._store.children(RESOURCE_GROUPS))
-            if len(there) > RESOURCE_GROUPS_MAX:
+            group_names = sorted(await self._store.children(RESOURCE_GROUPS))
+            if len(group_names) > RESOURCE_GROUPS_MAX:
                 log.error(
                     "there are %d resource groups, and the first %d by name are in force; delete some",
-                    len(there),
+                    len(group_names),
                     RESOURCE_GROUPS_MAX,
                 )
-            wanted = there[:RESOURCE_GROUPS_MAX]
-            for name in [name for name in self._known if name not in set(wanted)]:
+            used_names = group_names[:RESOURCE_GROUPS_MAX]
+            for name in [name for name in self._known if name not in set(used_names)]:
                 self._forget(name)
-            new = [name for name in wanted if name not in self._known]
-            for at in range(0, len(new), READS_AT_ONCE):
-                await asyncio.gather(*(self._add(name) for name in new[at : at + READS_AT_ONCE]))
+            new = [name for name in used_names if name not in self._known]
+            for start in range(0, len(new), READS_AT_ONCE):
+                await asyncio.gather(*(self._add(name) for name in new[start : start + READS_AT_ONCE]))
 
     def _forget(self, name: str) -> None:
         group, cancel = self._known.pop(name)
@@ -112,7 +114,8 @@ class ResourceGroups:
         self._changed(name)
 
     async def _add(self, name: str) -> None:
-        group = ResourceGroup(name, self._clock.wall_ms, self._later)
+        """Know one more group, by its record, and watch that. Raises MetadataError."""
+        group = ResourceGroup(name, self._clock.wall_ms, self._call_later)
 
         def on_change() -> None:
             self._follow(_path(name), lambda: self._reload(group))
@@ -130,9 +133,9 @@ class ResourceGroups:
     async def _reload(self, group: ResourceGroup) -> None:
         async with self._turn:
             if self.get(group.name) is group:
-                before = group.rates
+                former_rates = group.rates
                 await self._read(group)
-                group.updates += group.rates != before
+                group.updates += group.rates != former_rates
 
     async def _read(self, group: ResourceGroup) -> None:
         """Give *group* the rates of its record. Raises MetadataError."""
@@ -147,7 +150,7 @@ class ResourceGroups:
         if rates != group.rates:
             group.use(rates)
 
-    def _later(self, delay_ms: float, callback: Callable[[], None]) -> Cancellable:
+    def _call_later(self, delay_ms: float, callback: Callable[[], None]) -> Cancellable:
         return self._clock.call_later(delay_ms / 1000, callback)
 
 

@@ -40,6 +40,8 @@ class TopicHost:
     def fetch(
         self, work: Awaitable[Entries], done: Callable[[Entries | None], None], size_bytes: int, room: Room | None
     ) -> None:
+        """Wait for a read from bookies; *done* gets its entries, or None if it failed. The bytes that it may bring are
+        reserved until then."""
         if self.is_closed:
             if isinstance(work, Coroutine):
                 work.close()

@@ -69,10 +69,13 @@ class TopicLimits:
     dispatch: DispatchLimits
 
 
-def has_room_for_host(address: str, others: Iterable[str], most: int) -> bool:
-    """Whether one more from the host of *address* (`host:port`) may come, beside *others*; *most* 0: any number."""
+def has_room_for_host(address: str, others: Iterable[str], count_max: int) -> bool:
+    """Whether one more client from the host of *address* (`host:port`) may come, beside those at *others*.
+
+    *count_max* 0: any number.
+    """
     host = address.rpartition(":")[0]
-    return not most or sum(other.rpartition(":")[0] == host for other in others) < most
+    return not count_max or sum(other.rpartition(":")[0] == host for other in others) < count_max
 
 
 def limits_of(config: BrokerConfig, policies: NamespacePolicies, *, is_system: bool) -> TopicLimits:

@@ -130,10 +130,10 @@ class Subscriptions:
     def _rate_of(self, name: str) -> DispatchRate:
         return self._limits.subscription_rates.get(name, self._limits.subscription_rate)
 
-    def change_group(self, before: ResourceGroup | None) -> None:
-        """The topic is in another resource group than *before*."""
+    def change_group(self, former_group: ResourceGroup | None) -> None:
+        """The topic is in another resource group than *former_group*."""
         for subscription in list(self.by_name.values()):
-            subscription.pump.change_group(before)
+            subscription.pump.change_group(former_group)
 
     # ------------------------------------------------------------------------------- consumers come
 
@@ -170,7 +170,7 @@ class Subscriptions:
             raise
         self.last_active_ms = self._clock.wall_ms()
         if self._ledger.is_terminated:
-            subscription.pump.tell_the_end()
+            subscription.pump.announce_end()
         return subscription
 
     def _check_room_for(self, consumer: Consumer) -> None:
@@ -187,11 +187,11 @@ class Subscriptions:
 
     def _check_number_with(self, name: str) -> None:
         """Raises NotAllowed if there are too many for a new one of that name. Those of readers count, too."""
-        most = self._limits.subscriptions_max
-        if most and len((self.by_name.keys() | self._coming.keys()) - {name}) >= most:
+        subscriptions_max = self._limits.subscriptions_max
+        if subscriptions_max and len((self.by_name.keys() | self._coming.keys()) - {name}) >= subscriptions_max:
             raise NotAllowed(
                 f"Exceed the maximum number of subscriptions of the topic: {self._topic}",
-                way_out=f"remove one of the {most}",
+                way_out=f"remove one of the {subscriptions_max}",
             )
 
     async def _existing_or_new(self, request: SubscribeRequest, check_open: Callable[[], None]) -> Subscription:
@@ -199,7 +199,7 @@ class Subscriptions:
         existing = self.by_name.get(name)
         if existing is not None:
             if name in self._unsettled:
-                await self._settle(name)
+                await self._settle_transactions(name)
             if existing.is_durable != request.durable:
                 raise NotAllowed(
                     f"Subscription {name} is {'durable' if existing.is_durable else 'not durable'}, "
@@ -225,8 +225,9 @@ class Subscriptions:
             return existing
         return self._add(name, self._ledger.new_non_durable_cursor(name, start))
 
-    async def _settle(self, name: str) -> None:
-        """Raises BrokerError."""
+    async def _settle_transactions(self, name: str) -> None:
+        """What transactions acknowledged before the topic came here is applied, or the topic is refused. Raises
+        BrokerError."""
         lock = self._unsettled[name] = self._unsettled[name] or asyncio.Lock()
         async with lock:
             cursor = self._ledger.cursors.get(name)
@@ -313,7 +314,7 @@ class Subscriptions:
         self.detach(consumer)
 
     def _drop_if_unused(self, subscription: Subscription) -> None:
-        """Rule 2."""
+        """Remove the subscription of a reader that has left, but not during a seek: the reader comes back (rule 2)."""
         if not subscription.is_durable and not subscription.consumers and not subscription.is_fenced:
             subscription.close()
             self._forget(subscription)
@@ -343,7 +344,7 @@ class Subscriptions:
             raise NotReady(f"Subscription {name} is fenced")
         subscription.is_fenced = True
         subscription.detach_consumers()
-        await in_turns(by_turns(subscription.tell_detached()))
+        await in_turns(by_turns(subscription.notify_detached()))
         try:
             if subscription.is_durable:
                 await self._ledger.delete_cursor(name)
@@ -385,10 +386,10 @@ class Subscriptions:
         for subscription in self.by_name.values():
             subscription.close()
 
-    def tell_detached(self, next_broker: NextBroker) -> Steps:
+    def notify_detached(self, next_broker: NextBroker) -> Steps:
         """Tell the clients of the consumers of a topic that has ended; one with each step."""
         for subscription in list(self.by_name.values()):
-            yield from subscription.tell_detached(next_broker)
+            yield from subscription.notify_detached(next_broker)
 
     async def clear(self, name: str) -> None:
         """Pass over everything that a subscription has before it; its consumers stay. Raises BrokerError."""
@@ -423,10 +424,10 @@ class Subscriptions:
 
     # -------------------------------------------------------------------------------- all of them
 
-    def tell_the_end(self) -> None:
+    def announce_end(self) -> None:
         """The topic was terminated."""
         for subscription in self.by_name.values():
-            subscription.pump.tell_the_end()
+            subscription.pump.announce_end()
 
     @property
     def have_consumers(self) -> bool:
@@ -453,8 +454,8 @@ class Subscriptions:
 
 async def _store_replicated(cursor: "ManagedCursor", *, is_replicated: bool) -> None:
     """Raises ManagedLedgerError."""
-    left = {key: value for key, value in cursor.properties.items() if key != REPLICATED}
-    changed = left | ({REPLICATED: 1} if is_replicated else {})
+    properties = {key: value for key, value in cursor.properties.items() if key != REPLICATED}
+    changed = properties | ({REPLICATED: 1} if is_replicated else {})
     if changed != cursor.properties:
         cursor.mark_delete(cursor.mark_delete_position, changed)
         await cursor.flush()

@@ -294,13 +294,13 @@ class Topic:
     async def attach_producer(self, request: ProducerRequest) -> Attached:
         """Let a producer write. Raises BrokerError."""
         producer, producers = request.producer, self._producers
-        await producers.until_namesake_is_heard(producer)
-        await producers.until_name_is_answered(producer)
+        await producers.probe_producer_of_same_name(producer)
+        await producers.until_nothing_is_pending_of_name(producer)
         async with producers.admission:
             self._check_open()
             if self.ledger.is_terminated:
                 raise TopicTerminated(f"Topic {self.name} is terminated")
-            producers.check_name_is_answered(producer)
+            producers.check_nothing_is_pending_of_name(producer)
             if self.limits.requires_encryption and not request.encrypted:
                 raise MetadataFailure(f"Encryption is required in {self.name.namespace}")
             producers.make_room(producer, self.limits, request.topic_epoch)
@@ -344,8 +344,8 @@ class Topic:
             await in_turns(by_turns(self._producers.disconnect_all()))
         elif used_up.kind == STORAGE:
             self.size_evictions += 1
-            passed = evict_bytes(self.ledger, list(self.subscriptions.values()), used_up.quota)
-            log.info("%s: %d entries were passed over: the quota %s is used up", self.name, passed, used_up.kind)
+            entries = evict_bytes(self.ledger, list(self.subscriptions.values()), used_up.quota)
+            log.info("%s: %d entries were passed over: the quota %s is used up", self.name, entries, used_up.kind)
         else:
             self.age_evictions += 1
             for name, subscription in list(self.subscriptions.items()):
@@ -545,9 +545,9 @@ class Topic:
 
     def join(self, group: ResourceGroup | None) -> None:
         """The topic is in this resource group from now on; None: in none."""
-        before, self.membership.group = self.membership.group, group
-        if group is not before:
-            self._subscriptions.change_group(before)
+        former_group, self.membership.group = self.membership.group, group
+        if group is not former_group:
+            self._subscriptions.change_group(former_group)
 
     def oldest_backlog(self) -> tuple[int, str]:
         """About how many seconds ago the oldest message was published that a durable subscription has not acknowledged,
@@ -562,10 +562,10 @@ class Topic:
 
         By the mode `delete_when_subscriptions_caught_up` also with consumers that are connected, as in Apache's.
         """
-        wanted = self.limits.inactive
-        if not wanted.is_on:
+        rule = self.limits.inactive
+        if not rule.is_on:
             return False
-        if wanted.mode == CAUGHT_UP:
+        if rule.mode == CAUGHT_UP:
             is_behind = any(
                 subscription.backlog or subscription.is_before_ledgers for subscription in self.subscriptions.values()
             )
@@ -577,7 +577,7 @@ class Topic:
         retained_ms = self.ledger.config.retention.time_ms
         if retained_ms < 0:  # its messages are to be kept, as in Apache's
             return False
-        return max(self.last_active_ms, self._used_ms) <= now_ms - max(wanted.idle_s * 1000, retained_ms)
+        return max(self.last_active_ms, self._used_ms) <= now_ms - max(rule.idle_s * 1000, retained_ms)
 
     async def expire_subscriptions(self) -> None:
         """Remove durable subscriptions that had no consumer for longer than the policies allow, but for those that are
@@ -636,7 +636,7 @@ class Topic:
         with storage_errors():
             last = await self.ledger.terminate()
         await in_turns(by_turns(self._producers.disconnect_all()))
-        self._subscriptions.tell_the_end()
+        self._subscriptions.announce_end()
         return last
 
     async def close(self, next_broker: NextBroker = NOT_KNOWN) -> None:
@@ -708,7 +708,7 @@ class Topic:
 
     def _all_leave(self, next_broker: NextBroker) -> Steps:
         yield from self._producers.disconnect_all(next_broker)
-        yield from self._subscriptions.tell_detached(next_broker)
+        yield from self._subscriptions.notify_detached(next_broker)
 
     def _announce(self, steps: Steps) -> None:
         """Tell the first clients now, the others in later turns of the loop."""

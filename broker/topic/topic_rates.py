@@ -59,7 +59,7 @@ def rates_of(topic: RatedTopic) -> TopicRates:
     )
 
 
-def sum_rates(every: Iterable[TopicRates]) -> TopicRates:
+def sum_rates(all_rates: Iterable[TopicRates]) -> TopicRates:
     """The rates of several topics together."""
-    rates = list(every)
+    rates = list(all_rates)
     return TopicRates(*(sum(column) for column in zip(*rates, strict=True))) if rates else NO_RATES

@@ -55,16 +55,17 @@ class UnackedBudget:
             self._shares.pop(share, None)
 
     def _block(self) -> None:
+        """The broker has too many: stop the subscriptions that have more than their part (rule 1)."""
         self.is_blocking = True
-        above = [share for share in self._shares if share.unacked > self.part_messages]
-        for share in above:
+        shares_to_block = [share for share in self._shares if share.unacked > self.part_messages]
+        for share in shares_to_block:
             share.is_blocked = True
         log.warning(
             "%d messages of this broker are not acknowledged (maxUnackedMessagesPerBroker=%d): %d subscriptions with "
             "more than %d get nothing more for now",
             self.unacked,
             self.limit,
-            len(above),
+            len(shares_to_block),
             self.part_messages,
         )
 

@@ -61,8 +61,8 @@ class BundleWork:
         """Split a bundle of this broker; returns the parts, none if it stays whole (`splitting`). Raises BrokerError,
         RecordError, MetadataError, Corruption."""
         namespace, _, text = bundle.rpartition("/")
-        before = await self._broker.bundles_now(namespace)
-        check_range(before, text)
+        former = await self._broker.bundles_now(namespace)
+        check_range(former, text)
         places = cuts(
             algorithm,
             text,
@@ -73,10 +73,10 @@ class BundleWork:
         if not places:
             log.info("%s stays whole: %s finds no place to cut it", bundle, algorithm)
             return []
-        after = before.cut(places)
-        assert len(after.ranges) > len(before.ranges), "all places are inside the range, so each makes one bundle more"
+        cut = former.cut(places)
+        assert len(cut.ranges) > len(former.ranges), "all places are inside the range, so each makes one bundle more"
         parts = await self._ownership.keeper.split(
-            bundle, after, lambda: self._broker.cut_namespace(namespace, before, after)
+            bundle, cut, lambda: self._broker.cut_namespace(namespace, former, cut)
         )
         self.on_changed()
         if unload:

@@ -83,18 +83,19 @@ async def hand_over(
         ready_s = READY_S + len(broker.topics) * READY_PER_TOPIC_S
         await broker.clock.sleep(min(ready_s, READY_S_MAX, READY_SHARE * limit_s))
     open_topics = Counter(ownership.bundle_of(name) for name in broker.topics)
-    going = sorted((-open_topics[bundle], bundle) for bundle in ownership.owned_bundles)
+    # Those with most open topics first; one without open topics is missed by nobody.
+    bundles = sorted(ownership.owned_bundles, key=lambda bundle: (-open_topics[bundle], bundle))
     among = frozenset(takers())
-    successors = {bundle: await _successor(ownership, bundle, among) for negative, bundle in going if negative}
+    successors = {bundle: await _successor(ownership, bundle, among) for bundle in bundles if open_topics[bundle]}
     try:
         async with asyncio.timeout(deadline - broker.clock.monotonic()):
-            for number, (negative, bundle) in enumerate(going):  # a bundle without open topics is missed by nobody
+            for index, bundle in enumerate(bundles):
                 await _give(broker, ownership, bundle, successors.get(bundle, NOT_KNOWN))
-                left_s = (deadline - broker.clock.monotonic()) / (len(going) - number)
-                await broker.clock.sleep(min(-negative * PAUSE_PER_TOPIC_S, max(left_s, 0.0)))
+                left_s = (deadline - broker.clock.monotonic()) / (len(bundles) - index)
+                await broker.clock.sleep(min(open_topics[bundle] * PAUSE_PER_TOPIC_S, max(left_s, 0.0)))
     except TimeoutError:
-        left = len(ownership.owned_bundles)
-        log.warning("%d bundles could not be handed over within %.1f s; they are closed now", left, limit_s)
+        bundles_left = len(ownership.owned_bundles)
+        log.warning("%d bundles could not be handed over within %.1f s; they are closed now", bundles_left, limit_s)
 
 
 async def _cut_large(broker: Broker, ownership: BundleOwnership) -> None:
@@ -117,13 +118,13 @@ async def _cut_large(broker: Broker, ownership: BundleOwnership) -> None:
 
 async def _cut(broker: Broker, ownership: BundleOwnership, bundle: str, hashes: Sequence[int]) -> None:
     namespace, _, text = bundle.rpartition("/")
-    before = await broker.bundles_now(namespace)
-    parts_max = broker.config.namespace_max_bundles - len(before.ranges) + 1
+    former = await broker.bundles_now(namespace)
+    parts_max = broker.config.namespace_max_bundles - len(former.ranges) + 1
     places = even_cuts(text, hashes, min(math.ceil(len(hashes) / TOPICS_MAX), max(parts_max, 1)))
-    if places and text in before.ranges:
-        after = before.cut(places)
-        assert len(after.ranges) <= broker.config.namespace_max_bundles, "it is cut into at most `parts_max` parts"
-        await ownership.keeper.split(bundle, after, lambda: broker.cut_namespace(namespace, before, after))
+    if places and text in former.ranges:
+        cut = former.cut(places)
+        assert len(cut.ranges) <= broker.config.namespace_max_bundles, "it is cut into at most `parts_max` parts"
+        await ownership.keeper.split(bundle, cut, lambda: broker.cut_namespace(namespace, former, cut))
 
 
 async def _successor(ownership: BundleOwnership, bundle: str, takers: Collection[str]) -> NextBroker:

@@ -130,7 +130,7 @@ class LoadManager:
         return BrokerLoad(
             cpu=self._cpu,
             memory=resident_bytes() / self._memory_limit,
-            bundles={bundle: BundleLoad(*sum_rates(every).of_bundle, len(every)) for bundle, every in rates.items()},
+            bundles={name: BundleLoad(*sum_rates(topics).of_bundle, len(topics)) for name, topics in rates.items()},
             at_ms=self._clock.wall_ms(),
         )
 
@@ -320,6 +320,8 @@ class LoadManager:
         return None
 
     async def _split(self, loads: Mapping[str, BrokerLoad], addresses: Mapping[str, BrokerAddress]) -> None:
+        """Split the bundles that are above the limits of a bundle, each at its owner, where their namespaces may have
+        more."""
         crowded = {
             bundle.rpartition("/")[0]
             for load in loads.values()

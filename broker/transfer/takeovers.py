@@ -64,7 +64,7 @@ OPENING_TURN_S: Final = 5.0
 FORGOTTEN_S: Final = 600.0
 
 
-def _nothing() -> None:
+def _do_nothing() -> None:
     pass
 
 
@@ -85,21 +85,20 @@ class Takeovers:
         self._last_addresses: dict[str, BrokerAddress] = {}  # where they answered
         self._is_list_stale = True
         self._listed_s = 0.0
-        self._asked: dict[str, asyncio.Task[Sign]] = {}  # broker id → a question that is not answered yet
-        self._missed: dict[str, int] = {}  # broker id → how often in a row it did not answer
-        self._gone: dict[str, float] = {}  # broker id → since when
-        self._served: dict[str, int] = {}
+        self._questions: dict[str, asyncio.Task[Sign]] = {}  # broker id → a question that is not answered yet
+        self._misses: dict[str, int] = {}  # broker id → how often in a row it did not answer
+        self._gone_since_s: dict[str, float] = {}  # broker id → since when
+        self._published_traffic: dict[str, int] = {}
         self._seen_changes = -1
         self._rates_due_s = 0.0  # rates change as seldom as they are taken
-        self._stop_watching: Cancel = _nothing
+        self._stop_watching: Cancel = _do_nothing
         self._bell = Bell()
         own_id, config = ownership.broker_id, broker.config
         self._own_log: OwnLog | None = None
         self._others: OtherLogs | None = None
         if config.tells_what_it_serves:
-            self._own_log = OwnLog(
-                own_id, config, self._serves, store, bookkeeper, clock, self._holdings, broker.ledgers.changes
-            )
+            traffic, changes = self._traffic_to_publish, broker.ledgers.changes
+            self._own_log = OwnLog(own_id, config, traffic, store, bookkeeper, clock, self._holdings, changes)
             self._others = OtherLogs(own_id, config, store, bookkeeper, clock)
 
     def start(self) -> None:
@@ -138,7 +137,7 @@ class Takeovers:
         finally:
             self._preparing.discard(topic)
 
-    def _serves(self) -> dict[str, int] | None:
+    def _traffic_to_publish(self) -> dict[str, int] | None:
         """What the own log shall hold, the same object as long as nothing changes. None while bundles are given away,
         since the brokers that take them read the log."""
         if self._ownership.members.is_leaving:
@@ -147,11 +146,12 @@ class Takeovers:
         if now_s >= self._rates_due_s:
             self._rates_due_s = now_s + self._broker.config.stats_update_s
             rates = {name: self._broker.topic_rates(name) for name in topics}
-            self._served = {name.full: traffic_of(rate.messages_in + rate.messages_out) for name, rate in rates.items()}
+            messages = {name.full: rate.messages_in + rate.messages_out for name, rate in rates.items()}
+            self._published_traffic = {name: traffic_of(rate) for name, rate in messages.items()}
         elif topics.changes != self._seen_changes:
-            self._served = {name.full: self._served.get(name.full, 0) for name in topics}
+            self._published_traffic = {name.full: self._published_traffic.get(name.full, 0) for name in topics}
         self._seen_changes = topics.changes
-        return self._served
+        return self._published_traffic
 
     def _holdings(self, name: str) -> Holdings | None:
         return self._broker.opening.holdings(TopicName.parse(name))
@@ -169,63 +169,77 @@ class Takeovers:
             if self._ownership.members.is_leaving:
                 return
             try:
-                await self._look(others)
+                await self._check_brokers(others)
             except (MetadataError, Corruption, LogUnavailable) as error:
                 log.info("the other brokers are not watched: %s", error)
 
-    async def _look(self, others: OtherLogs) -> None:
-        """Raises MetadataError, Corruption, LogUnavailable."""
+    async def _check_brokers(self, others: OtherLogs) -> None:
+        """Ask the other brokers once whether they live, and begin to take over from those that do not.
+
+        Raises MetadataError, Corruption, LogUnavailable.
+        """
         now_s = self._clock.monotonic()
         if self._is_list_stale or now_s - self._listed_s > LIST_S:
             self._is_list_stale, self._listed_s = False, now_s
             self._brokers = await self._ownership.brokers()
-        signs = await self._ask({broker_id: self._brokers.get(broker_id) for broker_id in others.known})
+        signs = await self._ask_signs({broker_id: self._brokers.get(broker_id) for broker_id in others.known})
         for broker_id, sign in signs.items():
-            address = self._brokers.get(broker_id)
-            if address is not None and sign is None:
-                continue
-            if address is not None and sign is Sign.ANSWERS:
-                self._gone.pop(broker_id, None)
-                self._missed.pop(broker_id, None)
-                self._last_addresses[broker_id] = address
-            elif address is not None and not self._is_gone(broker_id, sign):
-                continue
-            elif broker_id not in self._gone:
-                self._gone[broker_id] = now_s
-                traffic = others.topics_of(broker_id)
-                if traffic:
-                    log.info("%s is gone or stops; making ready to serve %d topics", broker_id, len(traffic))
-                    former = self._last_addresses.get(broker_id)
-                    is_dead = await self._is_dead(former)
-                    refusing = address if sign is Sign.REFUSES and former == address else None
-                    self._tasks.spawn(self._take_over(traffic, is_dead, refusing), f"take over from {broker_id}")
-            elif now_s - self._gone[broker_id] > FORGOTTEN_S and self._ownership.members.is_leader and address is None:
-                del self._gone[broker_id]
+            address = self._brokers.get(broker_id)  # None: it is not registered any more
+            if address is not None:
+                if sign is None:
+                    continue
+                if sign is Sign.ANSWERS:
+                    self._gone_since_s.pop(broker_id, None)
+                    self._misses.pop(broker_id, None)
+                    self._last_addresses[broker_id] = address
+                    continue
+                if not self._is_gone(broker_id, sign):
+                    continue
+            if broker_id not in self._gone_since_s:
+                self._gone_since_s[broker_id] = now_s
+                await self._begin_take_over(broker_id, others.topics_of(broker_id), address, sign)
+            elif (
+                now_s - self._gone_since_s[broker_id] > FORGOTTEN_S
+                and self._ownership.members.is_leader
+                and address is None
+            ):
+                del self._gone_since_s[broker_id]
                 await others.remove(broker_id)
 
-    async def _ask(self, addresses: Mapping[str, BrokerAddress | None]) -> dict[str, Sign | None]:
+    async def _begin_take_over(
+        self, broker_id: str, traffic: Mapping[str, int], address: BrokerAddress | None, sign: Sign | None
+    ) -> None:
+        """*traffic*: that of the broker's topics by its log; *address*: where it is registered still, if it is."""
+        if traffic:
+            log.info("%s is gone or stops; making ready to serve %d topics", broker_id, len(traffic))
+            last_address = self._last_addresses.get(broker_id)
+            is_dead = await self._is_dead(last_address)
+            refused_at = address if sign is Sign.REFUSES and last_address == address else None
+            self._tasks.spawn(self._take_over(traffic, is_dead, refused_at), f"take over from {broker_id}")
+
+    async def _ask_signs(self, addresses: Mapping[str, BrokerAddress | None]) -> dict[str, Sign | None]:
         """What each shows, side by side; None: that is not known yet, since it does not answer quickly, or where it is.
 
         Each question is asked to its end and its answer is given once: a broker that hangs is waited for, and hides
         from nobody that another one is dead.
         """
         for broker_id, address in addresses.items():
-            if address is not None and broker_id not in self._asked:
+            if address is not None and broker_id not in self._questions:
                 asked = self._tasks.spawn(self._ownership.probes.sign(address), f"ask {broker_id}", awaited=True)
-                self._asked[broker_id] = asked
-        if self._asked:
-            await asyncio.wait(self._asked.values(), timeout=QUICKLY_S)
-        done = {broker_id: task.result() for broker_id, task in self._asked.items() if task.done()}
-        self._asked = {broker_id: task for broker_id, task in self._asked.items() if broker_id not in done}
+                self._questions[broker_id] = asked
+        if self._questions:
+            await asyncio.wait(self._questions.values(), timeout=QUICKLY_S)
+        done = {broker_id: task.result() for broker_id, task in self._questions.items() if task.done()}
+        self._questions = {broker_id: task for broker_id, task in self._questions.items() if broker_id not in done}
         return {broker_id: done.get(broker_id) for broker_id in addresses}
 
-    async def _is_dead(self, former: BrokerAddress | None) -> bool:
+    async def _is_dead(self, last_address: BrokerAddress | None) -> bool:
         """Whether a broker that is not registered any more will not close its topics itself."""
-        if former is None:
+        if last_address is None:
             return True
         try:
             async with asyncio.timeout(QUICKLY_S):
-                return not await self._ownership.answers(former)
+                return not await self._ownership.answers(last_address)
         except TimeoutError:
             return True
 
@@ -233,15 +247,15 @@ class Takeovers:
         """Whether a registered broker that does not answer is taken for dead."""
         assert sign is not None, "a broker whose answer is not known yet has missed nothing"
         assert sign is not Sign.ANSWERS, "a broker that answers is not gone"
-        self._missed[broker_id] = self._missed.get(broker_id, 0) + (HANGS_COUNT if sign is Sign.HANGS else 1)
-        return sign is Sign.REFUSES or self._missed[broker_id] >= MISSES_MAX
+        self._misses[broker_id] = self._misses.get(broker_id, 0) + (HANGS_COUNT if sign is Sign.HANGS else 1)
+        return sign is Sign.REFUSES or self._misses[broker_id] >= MISSES_MAX
 
     # ------------------------------------------------------------------------------ their topics
 
-    async def _take_over(self, traffic: Mapping[str, int], is_dead: bool, refusing: BrokerAddress | None) -> None:
+    async def _take_over(self, traffic: Mapping[str, int], is_dead: bool, refused_at: BrokerAddress | None) -> None:
         """*traffic*: of the topics by name, the busiest first; those of a dead broker are prepared in this order.
 
-        *refusing*: the address of the broker, if it is registered there, has answered there, and nobody has the port.
+        *refused_at*: the address of the broker, if it is registered there, has answered there, and nobody has the port.
         """
         by_bundle: dict[str, list[TopicName]] = {}
         for text in traffic:
@@ -253,20 +267,21 @@ class Takeovers:
                 continue
             by_bundle.setdefault(bundles.bundle_of(topic), []).append(topic)
         # Side by side: where that depends on a broker that hangs, it is asked once.
-        taken = await asyncio.gather(*map(self._would_take, by_bundle))
-        ours = [(bundle, topics) for (bundle, topics), is_ours in zip(by_bundle.items(), taken, strict=True) if is_ours]
+        are_ours = await asyncio.gather(*map(self._would_take, by_bundle))
+        ours = [pair for pair, is_ours in zip(by_bundle.items(), are_ours, strict=True) if is_ours]
         expected = {topic: traffic[topic.full] for _, topics in ours for topic in topics}
         self._broker.opening.expected |= expected
         for bundle, topics in ours:
             self._tasks.spawn(self._take(bundle, topics), f"take {bundle}")
         # A bundle is given away with all its topics, so those of one bundle come together where its owner still lives:
         # in the order in which that gives its bundles away, the ones with most topics first.
-        order = {bundle: at for at, (bundle, _) in enumerate(sorted(ours, key=lambda pair: (-len(pair[1]), pair[0])))}
+        largest_first = sorted(ours, key=lambda pair: (-len(pair[1]), pair[0]))
+        order = {bundle: index for index, (bundle, _) in enumerate(largest_first)}
         bundle_of = {topic: bundle for bundle, topics in ours for topic in topics}
         for topic in sorted(expected, key=lambda topic: (0 if is_dead else order[bundle_of[topic]], -expected[topic])):
             self.prepare(topic, is_dead=is_dead)
-        if refusing is not None:
-            await self._recover_ahead(refusing, ours, expected)
+        if refused_at is not None:
+            await self._recover_ahead(refused_at, ours, expected)
 
     async def _recover_ahead(
         self,

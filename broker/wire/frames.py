@@ -275,22 +275,22 @@ class MessageHeads:
 
 def checksum_verdict(entry: memoryview) -> bool | None:
     """Whether the CRC-32C of *entry* is right; None if it has none."""
-    at = _after_broker_metadata(entry)
-    if len(entry) < at + 6 or _SHORT.unpack_from(entry, at)[0] != CHECKSUM_MAGIC:
+    offset = _after_broker_metadata(entry)
+    if len(entry) < offset + 6 or _SHORT.unpack_from(entry, offset)[0] != CHECKSUM_MAGIC:
         return None
-    return bool(_SIZE.unpack_from(entry, at + 2)[0] == crc32c(entry[at + 6 :]))
+    return bool(_SIZE.unpack_from(entry, offset + 2)[0] == crc32c(entry[offset + 6 :]))
 
 
 def metadata_bytes(entry: memoryview) -> int:
     """How long the metadata of the message in *entry* are; -1 if its parts do not lie inside it, so that metadata and
     payload cannot be told apart."""
-    at = _after_broker_metadata(entry)
-    if len(entry) >= at + 2 and _SHORT.unpack_from(entry, at)[0] == CHECKSUM_MAGIC:
-        at += 6
-    if len(entry) < at + 4:
+    offset = _after_broker_metadata(entry)
+    if len(entry) >= offset + 2 and _SHORT.unpack_from(entry, offset)[0] == CHECKSUM_MAGIC:
+        offset += 6
+    if len(entry) < offset + 4:
         return -1
-    size_bytes = int(_SIZE.unpack_from(entry, at)[0])
-    return size_bytes if at + 4 + size_bytes <= len(entry) else -1
+    size_bytes = int(_SIZE.unpack_from(entry, offset)[0])
+    return size_bytes if offset + 4 + size_bytes <= len(entry) else -1
 
 
 def without_broker_metadata(entry: Buffer) -> Buffer:

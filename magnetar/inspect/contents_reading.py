@@ -115,7 +115,9 @@ class ContentsReader:
         holdings = await self._each(served, lambda topic: self._topic(topic, is_replicated))
         transactional: Iterable[str] = ()
         if not set(SNAPSHOT_TOPICS).isdisjoint(encoded):
-            transactional = await TransactionNotes(self._store, self._bookkeeper, b"").named(namespace)
+            transactional = await TransactionNotes(self._store, self._bookkeeper, b"").topics_with_transactions(
+                namespace
+            )
         partitioned = await self._partitioned(namespace)
         shadows = await self._each(partitioned, lambda name: self._shadow(namespace, name))
         return replace(

@@ -53,10 +53,10 @@ class CompactedLedger:
 
     async def read(self, first: Position, max_entries: int, max_bytes: int) -> list[Entry]:
         """Entries at *first* and behind it, in order: at least one if there is one."""
-        at = await self._index_of(first)
-        if at == self.entries:
+        index = await self._index_of(first)
+        if index == self.entries:
             return []
-        return await self._read(at, min(max_entries, self.entries - at), max_bytes)
+        return await self._read(index, min(max_entries, self.entries - index), max_bytes)
 
     async def last(self) -> Entry | None:
         """The last entry; None: compaction left none."""
@@ -79,6 +79,7 @@ class CompactedLedger:
         return first
 
     async def _index_of(self, position: Position) -> int:
+        """The index of the first entry at or after *position*, by halving."""
         low, high = 0, self.entries
         while low < high:
             middle = (low + high) // 2
@@ -168,6 +169,7 @@ class CompactedLedgers:
         self.config = config
 
     async def open(self, ledger_id: int) -> CompactedLedger:
+        """Raises DataLost: the ledger is gone; StorageUnavailable."""
         try:
             return CompactedLedger(self._name, await self._bookkeeper.open_ledger(ledger_id, recovery=False))
         except NoSuchLedger as error:

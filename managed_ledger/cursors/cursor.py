@@ -170,8 +170,8 @@ class CursorState:
 
     def unread(self) -> int:
         """Entries at and after the read position."""
-        before = Position(self.read_position.ledger_id, self.read_position.entry_id - 1)
-        return self._ledgers.entries_between(before, self._ledgers.last_confirmed)
+        last_read = Position(self.read_position.ledger_id, self.read_position.entry_id - 1)
+        return self._ledgers.entries_between(last_read, self._ledgers.last_confirmed)
 
     def _is_trimmed(self, position: Position) -> bool:
         """Whether *position* is in ledgers that were trimmed, behind what is consumed (rule 5)."""
@@ -223,11 +223,11 @@ class CursorState:
 
     def pass_over(self, ledger_id: int, first: int, last: int) -> int:
         """Consume entries *first* to *last* of a ledger; how many of them were not consumed yet."""
-        before = self.backlog()
+        former_backlog = self.backlog()
         self.delete_run(ledger_id, first, min(last, self._ledgers.entries_of(ledger_id) - 1))
-        passed = before - self.backlog()
-        assert passed >= 0, "passing over entries never adds to the backlog"
-        return passed
+        passed_entries = former_backlog - self.backlog()
+        assert passed_entries >= 0, "passing over entries never adds to the backlog"
+        return passed_entries
 
     def delete_run(self, ledger_id: int, first: int, last: int) -> None:
         """Consume entries *first* to *last* of a ledger, of which it has the last one."""
@@ -257,11 +257,11 @@ class CursorState:
         if self.is_deleted(position) or not self._exists(position):
             return False
         everything = (1 << batch_size) - 1
-        before = self._batches.get(position)
-        remaining = (everything if before is None else before) & mask_of(ack_set) & everything
+        former_mask = self._batches.get(position)
+        remaining = (everything if former_mask is None else former_mask) & mask_of(ack_set) & everything
         if remaining == 0:
             return self.delete([position])
-        if before is None and len(self._batches) >= PARTIAL_BATCHES_MAX:
+        if former_mask is None and len(self._batches) >= PARTIAL_BATCHES_MAX:
             return False
         self._batches.put(position, remaining)
         self.version += 1
@@ -302,9 +302,9 @@ class CursorState:
 
         A cursor that stood before the ledgers stays there: what it has open was trimmed before (rule 5).
         """
-        before, self._start = self._start, self._ledgers.start
-        assert before <= self._start, "the beginning of a topic never moves back"
-        if before <= self.mark_delete_position < self._start:
+        former_start, self._start = self._start, self._ledgers.start
+        assert former_start <= self._start, "the beginning of a topic never moves back"
+        if former_start <= self.mark_delete_position < self._start:
             self.mark_delete_position = self._start
             self._after_mark_delete()
         self.read_position = self._ledgers.ceiling(self.read_position)
@@ -315,7 +315,8 @@ class CursorState:
         self._advance()
 
     def _advance(self) -> None:
-        """Rules 1 and 5."""
+        """Move `mark_delete_position` on over entries that were acknowledged one by one (rule 1); a cursor that stands
+        before the ledgers stays there (rule 5)."""
         moved = False
         while self._ranges and self.mark_delete_position >= self._start:
             following = self._ledgers.next_position(self.mark_delete_position)

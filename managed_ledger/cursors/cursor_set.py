@@ -90,20 +90,22 @@ class CursorSet:
 
     # ------------------------------------------------------------------------------ making and deleting
 
-    async def recover_all(self, owner: CursorOwner, known: Mapping[int, Versioned] = NOTHING_KNOWN) -> None:
-        """Recover all cursors that are stored. *known*: records of open ledgers that were read before.
+    async def recover_all(self, owner: CursorOwner, known_records: Mapping[int, Versioned] = NOTHING_KNOWN) -> None:
+        """Recover all cursors that are stored. *known_records*: records of open ledgers that were read before.
 
         Raises StorageUnavailable (RecordUnreadable), MetadataError.
         """
         names = [unquote_plus(child) for child in await self._store.children(ledger_path(self._name))]
         for name in sorted(names, key=lambda name: name != COMPACTION_CURSOR):  # rule 3
-            await self._recover(owner, name, self._cursor_store(owner, name), known)
+            await self._recover(owner, name, self._cursor_store(owner, name), known_records)
 
     async def _recover(
-        self, owner: CursorOwner, name: str, store: CursorStore, known: Mapping[int, Versioned] = NOTHING_KNOWN
+        self, owner: CursorOwner, name: str, store: CursorStore, known_records: Mapping[int, Versioned] = NOTHING_KNOWN
     ) -> ManagedCursor:
+        """Load a cursor, and bring its position into the ledgers that there are. Raises RecordUnreadable and what
+        loading raises."""
         try:
-            snapshot = await store.load(self._ledgers.start, known)
+            snapshot = await store.load(self._ledgers.start, known_records)
             position, start = snapshot.mark_delete_position, self._ledgers.start
             if position.entry_id >= 0 and position > self._ledgers.last_confirmed:
                 log.warning(

@@ -160,11 +160,11 @@ class CursorStore:
         except ManagedLedgerFenced:
             raise CursorExists(f"cursor {self._cursor} of {self._topic} exists") from None
 
-    async def load(self, first: Position, known: Mapping[int, Versioned] = NOTHING_KNOWN) -> CursorSnapshot:
+    async def load(self, first: Position, known_records: Mapping[int, Versioned] = NOTHING_KNOWN) -> CursorSnapshot:
         """The stored state. Raises CursorNotFound, Corruption, StorageUnavailable.
 
-        *known*: records of open ledgers that were read before (`BookKeeper.open_ledger`). A cursor ledger that is gone,
-        empty or damaged leaves what the node says (rule 2), or *first* if that is later.
+        *known_records*: records of open ledgers that were read before (`BookKeeper.open_ledger`). If the cursor ledger
+        is gone, empty or damaged, the result is what the node says (rule 2), or *first* if that is later.
         """
         value = await self._record.read()
         if value is None:
@@ -174,7 +174,7 @@ class CursorStore:
         self.ledger_id = info.cursorsLedgerId
         if info.cursorsLedgerId == NO_LEDGER:
             return snapshot_of(Position(info.markDeleteLedgerId, info.markDeleteEntryId), info)
-        state = await self._last_state(info.cursorsLedgerId, known.get(info.cursorsLedgerId))
+        state = await self._last_state(info.cursorsLedgerId, known_records.get(info.cursorsLedgerId))
         if state is not None:
             return snapshot_of(Position(state.ledgerId, state.entryId), state)
         position = max(first, Position(info.markDeleteLedgerId, info.markDeleteEntryId))
@@ -182,10 +182,12 @@ class CursorStore:
                     info.cursorsLedgerId, position)  # fmt: skip
         return snapshot_of(position, info)._replace(idle_since_ms=0)  # somebody may have consumed since
 
-    async def _last_state(self, ledger_id: int, known: Versioned | None) -> PositionInfo | None:
+    async def _last_state(self, ledger_id: int, known_record: Versioned | None) -> PositionInfo | None:
+        """The last entry of the cursor's ledger; None: there is none that can be read (rule 2). Raises
+        StorageUnavailable."""
         try:
             handle = await self._bookkeeper.open_ledger(
-                ledger_id, password=self._config.password, recovery=True, known=known
+                ledger_id, password=self._config.password, recovery=True, known=known_record
             )
         except NoSuchLedger:
             return None
@@ -234,19 +236,19 @@ class CursorStore:
                             self._cursor, self._topic, self.ledger_id, error)  # fmt: skip
         await self._check_owner()
         self._beginning = asyncio.ensure_future(self._begin_ledger(snapshot, state))
-        self._beginning.add_done_callback(self._begun)
+        self._beginning.add_done_callback(self._on_begun)
         try:
             await asyncio.shield(self._beginning)  # rule 6
         except BookKeeperError as error:
             self.counts.ledger_failures += 1
             log.warning("cursor %s of %s: no ledger for it (%s); its state goes into its node",
                         self._cursor, self._topic, error)  # fmt: skip
-            await self._put_into_node(self._in_node(snapshot))
+            await self._put_into_node(self._part_for_node(snapshot))
         await self._check_owner()  # an owner that took over since the first check has read the node before this write
 
     def _state_of(self, snapshot: CursorSnapshot) -> tuple[CursorSnapshot, bytes]:
         """What of *snapshot* fits into an entry of a cursor ledger, and the entry. The rest is delivered again."""
-        snapshot = self._what_fits(snapshot, self._config.cursor_ranges_max, BATCHES_BYTES)
+        snapshot = self._part_that_fits(snapshot, self._config.cursor_ranges_max, BATCHES_BYTES)
         while True:
             state = position_info(
                 snapshot.mark_delete_position,
@@ -271,15 +273,15 @@ class CursorStore:
         Raises ManagedLedgerFenced, StorageUnavailable.
         """
         await self._until_begun()
-        snapshot = self._in_node(snapshot)
+        snapshot = self._part_for_node(snapshot)
         await self._check_owner()
-        former = self.string_properties
-        kept = {name: text for name, text in former.items() if name.startswith(INTERNAL_PREFIX)}
-        self.string_properties = {**texts, **kept}
+        former_texts = self.string_properties
+        internal_texts = {name: text for name, text in former_texts.items() if name.startswith(INTERNAL_PREFIX)}
+        self.string_properties = {**texts, **internal_texts}
         try:
             await self._write_node(snapshot, self.ledger_id, whole=self.ledger_id == NO_LEDGER)
         except BaseException:
-            self.string_properties = former
+            self.string_properties = former_texts
             raise
 
     def _is_used_up(self, handle: LedgerWriteHandle) -> bool:
@@ -289,7 +291,8 @@ class CursorStore:
             or age_s > self._config.cursor_ledger_age_max_s
         )
 
-    def _begun(self, task: asyncio.Task[None]) -> None:
+    def _on_begun(self, task: asyncio.Task[None]) -> None:
+        """The task that began a ledger has ended."""
         self._beginning = None
         if not task.cancelled():
             task.exception()  # retrieved: the caller may have been cancelled
@@ -302,7 +305,7 @@ class CursorStore:
     async def _begin_ledger(self, snapshot: CursorSnapshot, state: bytes) -> None:
         """Raises BookKeeperError (there is no new ledger), ManagedLedgerFenced, ManagedLedgerClosed,
         StorageUnavailable."""
-        former = self.ledger_id
+        former_id = self.ledger_id
         await self.release()
         handle = await self._bookkeeper.create_ledger(
             ensemble_size=self._config.ensemble_size,
@@ -329,7 +332,7 @@ class CursorStore:
             raise
         except (BookKeeperError, ManagedLedgerFenced, ManagedLedgerClosed, StorageUnavailable):
             await handle.abandon()
-            await self._drop(handle.ledger_id)
+            await self._delete_ledger(handle.ledger_id)
             raise
         assert self._handle is None, "one state of a cursor is stored at a time"
         self._count_written(state)
@@ -339,8 +342,8 @@ class CursorStore:
             self._handle = handle
         self._handle_since = self._clock.monotonic()
         self.switched_ms = self._clock.wall_ms()
-        if former != NO_LEDGER:
-            await self._drop(former)
+        if former_id != NO_LEDGER:
+            await self._delete_ledger(former_id)
 
     def _check_not_abandoned(self) -> None:
         if self._is_abandoned:
@@ -359,8 +362,8 @@ class CursorStore:
     async def close(self, snapshot: CursorSnapshot) -> None:
         """Store the state in the node, so that the next owner need not recover a ledger (a large one: in a ledger)."""
         await self._until_begun()
-        snapshot = self._what_fits(snapshot, self._config.cursor_ranges_max, BATCHES_BYTES)
-        if snapshot != self._in_node(snapshot):
+        snapshot = self._part_that_fits(snapshot, self._config.cursor_ranges_max, BATCHES_BYTES)
+        if snapshot != self._part_for_node(snapshot):
             await self.persist(snapshot)
             if self._handle is not None:
                 await self._handle.close()
@@ -368,10 +371,10 @@ class CursorStore:
         await self._check_owner()
         await self._put_into_node(snapshot)
 
-    def _in_node(self, snapshot: CursorSnapshot) -> CursorSnapshot:
-        return self._what_fits(snapshot, self._config.cursor_ranges_in_node_max, BATCHES_IN_NODE_BYTES)
+    def _part_for_node(self, snapshot: CursorSnapshot) -> CursorSnapshot:
+        return self._part_that_fits(snapshot, self._config.cursor_ranges_in_node_max, BATCHES_IN_NODE_BYTES)
 
-    def _what_fits(self, snapshot: CursorSnapshot, ranges_max: int, batches_bytes: int) -> CursorSnapshot:
+    def _part_that_fits(self, snapshot: CursorSnapshot, ranges_max: int, batches_bytes: int) -> CursorSnapshot:
         """What is stored of *snapshot*: its first ranges and batches. What lies behind is delivered again."""
         count = 0
         for _, words in snapshot.batches[: self._config.cursor_batches_max]:
@@ -382,7 +385,9 @@ class CursorStore:
         return snapshot._replace(ranges=snapshot.ranges[:ranges_max], batches=snapshot.batches[:count])
 
     async def _put_into_node(self, snapshot: CursorSnapshot) -> None:
-        former = self.ledger_id
+        """Store the state in the node alone; the ledger that had it is deleted. Raises ManagedLedgerFenced,
+        StorageUnavailable."""
+        former_id = self.ledger_id
         await self.release()
         try:
             await self._write_node(snapshot, NO_LEDGER, whole=True)
@@ -390,8 +395,8 @@ class CursorStore:
             self.counts.node_failures += 1
             raise
         self.counts.node_writes += 1
-        if former != NO_LEDGER:
-            await self._drop(former)
+        if former_id != NO_LEDGER:
+            await self._delete_ledger(former_id)
 
     async def delete(self) -> None:
         """Remove the cursor: its node first, then its ledger. Raises ManagedLedgerFenced, StorageUnavailable.
@@ -400,12 +405,14 @@ class CursorStore:
         """
         await self._until_begun()
         await self._delete_buckets()
-        stray = await self._change_node(self._record.delete) | {*self._in_doubt}
+        unused_ledgers = await self._change_node(self._record.delete) | {*self._in_doubt}
         await self.release()
-        for ledger_id in stray | self._undeleted.keys() | ({self.ledger_id} - {NO_LEDGER}):
-            await self._drop(ledger_id)
+        for ledger_id in unused_ledgers | self._undeleted.keys() | ({self.ledger_id} - {NO_LEDGER}):
+            await self._delete_ledger(ledger_id)
 
     async def _delete_buckets(self) -> None:
+        """Delete the ledgers in which an Apache broker keeps delayed messages. Raises StorageUnavailable,
+        ManagedLedgerFenced."""
         if not self.string_properties:
             return
         await self._check_owner()
@@ -418,12 +425,12 @@ class CursorStore:
     async def _write_node(self, snapshot: CursorSnapshot, ledger_id: int, *, whole: bool) -> None:
         """Raises ManagedLedgerFenced, StorageUnavailable."""
         value = self._node(snapshot, ledger_id, whole=whole)
-        stray = await self._change_node(lambda: self._record.write(value))
-        former, self.ledger_id = self.ledger_id, ledger_id
-        stray |= {*self._in_doubt}
+        unused_ledgers = await self._change_node(lambda: self._record.write(value))
+        former_id, self.ledger_id = self.ledger_id, ledger_id
+        unused_ledgers |= {*self._in_doubt}
         self._in_doubt = ()
-        for named in stray - {former}:  # the caller deletes the former one after the switch
-            await self._drop(named)
+        for named in unused_ledgers - {former_id}:  # the caller deletes the former one after the switch
+            await self._delete_ledger(named)
 
     async def _change_node(self, change: Callable[[], Awaitable[None]]) -> set[int]:
         """Make *change*, also if a former owner wrote the node after we had read it (rule 5).
@@ -431,7 +438,7 @@ class CursorStore:
         Returns the ledgers that only the former owner's node named. If the former owner has deleted the node, this
         raises ManagedLedgerFenced, and the next opening of the topic finds no such cursor.
         """
-        stray: set[int] = set()
+        unused_ledgers: set[int] = set()
         while True:
             try:
                 await change()
@@ -447,9 +454,9 @@ class CursorStore:
                     raise
                 log.warning("cursor %s of %s: a former owner wrote its node late; writing over it",
                             self._cursor, self._topic)  # fmt: skip
-                stray |= self._ledger_in(value)
+                unused_ledgers |= self._ledger_in(value)
             else:
-                return stray
+                return unused_ledgers
 
     def _ledger_in(self, value: bytes) -> set[int]:
         try:
@@ -460,6 +467,7 @@ class CursorStore:
         return {info.cursorsLedgerId} - {NO_LEDGER}
 
     def _node(self, snapshot: CursorSnapshot, ledger_id: int, *, whole: bool) -> bytes:
+        """The record of the node: with the *whole* state, or with a position beside the ledger that has the state."""
         assert whole == (ledger_id == NO_LEDGER), "the node has the whole state only where no ledger has it"
         info = ManagedCursorInfo(
             cursorsLedgerId=ledger_id,
@@ -477,17 +485,17 @@ class CursorStore:
             info.cursorProperties.add(name=name, value=value)
         return encode_record(info, self._config.cursor_compression, self._config.cursor_compression_bytes)
 
-    async def _drop(self, ledger_id: int) -> None:
+    async def _delete_ledger(self, ledger_id: int) -> None:
         """Delete a ledger that nothing refers to any more; one that could not be deleted goes with the next."""
-        going, self._undeleted = [*self._undeleted, ledger_id], {}
-        for each in going:
+        ledgers_to_delete, self._undeleted = [*self._undeleted, ledger_id], {}
+        for dropped_id in ledgers_to_delete:
             try:
-                await self._bookkeeper.delete_ledger(each)
+                await self._bookkeeper.delete_ledger(dropped_id)
             except NoSuchLedger:
                 pass
             except BookKeeperError as error:
-                self._undeleted[each] = None
-                log.warning("ledger %s of cursor %s is not deleted yet: %s", each, self._cursor, error)
+                self._undeleted[dropped_id] = None
+                log.warning("ledger %s of cursor %s is not deleted yet: %s", dropped_id, self._cursor, error)
 
 
 def snapshot_of(position: Position, info: PositionInfo | ManagedCursorInfo) -> CursorSnapshot:

@@ -114,7 +114,7 @@ class ManagedCursor:
         self._retry_s = 0.0  # pause after a failure; 0: the last write succeeded
         self._timer: Timer | None = None
         self._writing = asyncio.Lock()
-        self._reads_valid = 0  # grows at a rewind or reset; cold reads that began before return nothing
+        self._read_generation = 0  # grows at a rewind or reset; cold reads that began before return nothing
         self.is_closed = False
 
     # -------------------------------------------------------------------------------- positions
@@ -231,7 +231,7 @@ class ManagedCursor:
                 return []
             answer = self._read_on(self._state.read_position, max_entries, max_bytes)
             if not isinstance(answer, Sequence):
-                return self._read_cold(answer, max_entries, max_bytes, self._reads_valid)
+                return self._read_cold(answer, max_entries, max_bytes, self._read_generation)
             if not answer:
                 return []
             taken = self._take(answer)
@@ -241,6 +241,8 @@ class ManagedCursor:
     def _read_on(
         self, first: Position, max_entries: int, max_bytes: int
     ) -> Sequence[Entry] | Awaitable[Sequence[Entry]]:
+        """Read in order: from what was read ahead, else from memory; the first read that has to wait begins to read
+        ahead."""
         if self._ahead is not None:
             return self._ahead.read(first, max_entries, max_bytes)
         answer = self._reading.read(first, max_entries, max_bytes)
@@ -250,17 +252,22 @@ class ManagedCursor:
         return self._ahead.follow(answer)
 
     async def _read_cold(
-        self, pending: Awaitable[Sequence[Entry]], max_entries: int, max_bytes: int, valid: int
+        self, pending: Awaitable[Sequence[Entry]], max_entries: int, max_bytes: int, generation: int
     ) -> Sequence[Entry]:
+        """Wait for *pending*, and pass over what is lost or acknowledged, until there are entries to return.
+
+        *generation*: `_read_generation` when the read began. If it has changed, the cursor was rewound, and nothing is
+        returned.
+        """
         while True:
             try:
                 entries = await pending
             except DataLost as lost:
                 await self._pass_over_from(lost)
-                if valid != self._reads_valid:
+                if generation != self._read_generation:
                     return []
             else:
-                if valid != self._reads_valid or not entries:
+                if generation != self._read_generation or not entries:
                     return []
                 taken = self._take(entries)
                 if taken:
@@ -283,6 +290,7 @@ class ManagedCursor:
     async def _read_again(
         self, pending: Awaitable[Sequence[Entry]], first: Position, max_entries: int, max_bytes: int
     ) -> Sequence[Entry]:
+        """Wait for *pending*; entries that are lost are passed over, and those after them are read."""
         end = first.entry_id + max_entries
         while True:
             try:
@@ -291,8 +299,8 @@ class ManagedCursor:
                 await self._pass_over_from(lost)
                 if lost.entry_id is None or lost.ledger_id != first.ledger_id or lost.entry_id + 1 >= end:
                     return []
-                at = lost.entry_id + 1
-            answer = self._reading.read(Position(first.ledger_id, at), end - at, max_bytes)
+                entry_id = lost.entry_id + 1
+            answer = self._reading.read(Position(first.ledger_id, entry_id), end - entry_id, max_bytes)
             if isinstance(answer, Sequence):
                 return answer
             pending = answer
@@ -305,10 +313,10 @@ class ManagedCursor:
             self.pass_over_ledger(lost.ledger_id)
             return
         first = last = lost.entry_id
-        passed = self._state.pass_over(lost.ledger_id, first, last)
+        passed_entries = self._state.pass_over(lost.ledger_id, first, last)
         # The entries behind it are often lost as well: looked for here, so that they are one line in the log.
-        valid = self._reads_valid
-        while valid == self._reads_valid:
+        generation = self._read_generation
+        while generation == self._read_generation:
             following = self._reading.read(Position(lost.ledger_id, last + 1), 1, 1)
             try:
                 if isinstance(following, Sequence):
@@ -319,24 +327,25 @@ class ManagedCursor:
                 if more.ledger_id != lost.ledger_id or more.entry_id != last + 1:
                     break
                 last += 1
-                passed += self._state.pass_over(lost.ledger_id, last, last)
+                passed_entries += self._state.pass_over(lost.ledger_id, last, last)
             except ManagedLedgerError:
                 break
-        self._passed_over(lost.ledger_id, first, last, passed, str(lost))
+        self._report_passed_over(lost.ledger_id, first, last, passed_entries, str(lost))
 
     def pass_over_ledger(self, ledger_id: int) -> None:
         """A ledger is gone: its entries count as acknowledged."""
         last = self._state.entries_of(ledger_id) - 1
-        self._passed_over(ledger_id, 0, last, self._state.pass_over(ledger_id, 0, last), "the ledger is gone")
+        self._report_passed_over(ledger_id, 0, last, self._state.pass_over(ledger_id, 0, last), "the ledger is gone")
 
-    def _passed_over(self, ledger_id: int, first: int, last: int, passed: int, why: str) -> None:
-        if not passed:
+    def _report_passed_over(self, ledger_id: int, first: int, last: int, passed_entries: int, reason: str) -> None:
+        """Log that lost entries count as acknowledged, if any did not before, and have the change stored."""
+        if not passed_entries:
             return
-        self._ledger.note_passed_over(passed)
+        self._ledger.note_passed_over(passed_entries)
         log.warning(
             "%s: subscription %s: entries %d to %d of ledger %d are lost; those not acknowledged before (%d) count "
             "as acknowledged now (autoSkipNonRecoverableData): %s",
-            self._ledger.name, self.name, first, last, ledger_id, passed, why,
+            self._ledger.name, self.name, first, last, ledger_id, passed_entries, reason,
         )  # fmt: skip
         self._changed()
 
@@ -347,12 +356,12 @@ class ManagedCursor:
     def moved_past(self, position: Position) -> None:
         """Entries up to *position* need not be read."""
         if position >= self._state.read_position:
-            self._reads_valid += 1
+            self._read_generation += 1
             self._state.moved_past(position)
 
     def rewind(self) -> None:
         """Read again from the first entry that is not acknowledged."""
-        self._reads_valid += 1
+        self._read_generation += 1
         self._drop_ahead()
         self._state.rewind()
 
@@ -395,29 +404,29 @@ class ManagedCursor:
         Raises ManagedLedgerFenced, StorageUnavailable.
         """
         if self._store is None:
-            self._reads_valid += 1
-            self._state.reset(self._fixed(position), keeps_trimmed=self._keeps_trimmed)
+            self._read_generation += 1
+            self._state.reset(self._not_beyond_end(position), keeps_trimmed=self._keeps_trimmed)
             return
         async with self._writing:
             self._check_open()
             # Wait for a trim that is under way. Later trims see the position set here and keep the ledgers from it on.
             async with self._ledger.record_lock:
-                position = self._fixed(position)
-                before = self._state.mark_delete_before(position, keeps_trimmed=self._keeps_trimmed)
-                self.persisted_mark_delete_position = min(self.persisted_mark_delete_position, before)
-            snapshot = self._stored(before, [], [])
+                position = self._not_beyond_end(position)
+                mark_delete = self._state.mark_delete_before(position, keeps_trimmed=self._keeps_trimmed)
+                self.persisted_mark_delete_position = min(self.persisted_mark_delete_position, mark_delete)
+            snapshot = self._snapshot_to_store(mark_delete, [], [])
             version = self._state.version
             await self._persist(snapshot)
             # Stored first, so that a seek that failed changes nothing.
             is_stored = version == self._state.version
-            self._reads_valid += 1
+            self._read_generation += 1
             self._state.reset(position, keeps_trimmed=self._keeps_trimmed)
             if is_stored:
                 self._persisted_version = self._state.version
         self._changed()
         self._ledger.trim_if_due()
 
-    def _fixed(self, position: Position) -> Position:
+    def _not_beyond_end(self, position: Position) -> Position:
         """*position*, or the place where the next entry will be: which may come while this is stored."""
         if position == LATEST or position > self._ledger.ledgers.last_confirmed:
             return self._ledger.ledgers.next_position(self._ledger.ledgers.last_confirmed)
@@ -503,6 +512,8 @@ class ManagedCursor:
             raise ManagedLedgerClosed(f"cursor {self.name} of {self._ledger.name} is closed")
 
     async def _persist(self, snapshot: CursorSnapshot) -> None:
+        """Store *snapshot*. Raises ManagedLedgerFenced, which also fences the managed ledger, and what the store
+        raises."""
         assert self._store is not None, "a cursor that is not durable stores nothing"
         assert self._writing.locked(), "one state of a cursor is stored at a time"
         self._last_persist_s = self._clock.monotonic()
@@ -522,11 +533,14 @@ class ManagedCursor:
         self.persisted_mark_delete_position = snapshot.mark_delete_position
 
     def _snapshot(self) -> CursorSnapshot:
-        return self._stored(self._state.mark_delete_position, list(self._state.ranges()), list(self._state.batches()))
+        state = self._state
+        return self._snapshot_to_store(state.mark_delete_position, list(state.ranges()), list(state.batches()))
 
-    def _stored(
+    def _snapshot_to_store(
         self, position: Position, ranges: list[AckRange], batches: list[tuple[Position, list[int]]]
     ) -> CursorSnapshot:
+        """What is stored of the cursor; a position before the ledgers is stored as Apache's brokers understand it
+        (`stored_place`)."""
         place: Mapping[str, int] = {}
         if self._keeps_trimmed:
             position, place = stored_place(position, self._ledger.ledgers.previous_position(EARLIEST))
@@ -549,7 +563,7 @@ class ManagedCursor:
         self._stop_timer()
         self._drop_ahead()
         self.is_closed = True
-        self._reads_valid += 1
+        self._read_generation += 1
         if self._store is not None:
             self._store.abandon()
 

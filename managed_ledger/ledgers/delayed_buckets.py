@@ -27,7 +27,7 @@ async def delete_buckets(bookkeeper: BookKeeper, managed_ledger: str, texts: Map
     Clients can give a subscription properties of any name. So the record of each ledger has to say that it is a bucket
     of this topic.
     """
-    for ledger_id in _named(texts):
+    for ledger_id in _bucket_ids(texts):
         try:
             if _is_bucket_of(await bookkeeper.read_metadata(ledger_id), managed_ledger):
                 await bookkeeper.delete_ledger(ledger_id)
@@ -35,7 +35,7 @@ async def delete_buckets(bookkeeper: BookKeeper, managed_ledger: str, texts: Map
             pass
 
 
-def _named(texts: Mapping[str, str]) -> list[int]:
+def _bucket_ids(texts: Mapping[str, str]) -> list[int]:
     ids = [text for name, text in texts.items() if name.startswith(_BUCKET) and text.isascii() and text.isdigit()]
     return sorted({int(text) for text in ids if int(text) < 2**63})
 

@@ -96,9 +96,9 @@ class Changes:
         ledgers, self._ledgers = list(self._ledgers), {}
         return ledgers
 
-    def take_moved(self, most: int) -> list[str]:
-        """At most *most* of them, the oldest first; the others are for the next call."""
-        names = [name for name, _ in zip(self._moved, range(most), strict=False)]
+    def take_moved(self, count_max: int) -> list[str]:
+        """At most *count_max* of them, the oldest first; the others are for the next call."""
+        names = [name for name, _ in zip(self._moved, range(count_max), strict=False)]
         for name in names:
             del self._moved[name]
         return names

@@ -77,12 +77,12 @@ class LedgerLifecycle:
 
     # -------------------------------------------------------------------------- what a former owner left
 
-    async def recover_last(self, known: Mapping[int, Versioned] = NOTHING_KNOWN) -> None:
+    async def recover_last(self, known_records: Mapping[int, Versioned] = NOTHING_KNOWN) -> None:
         """Fence and close the last ledger, which a former owner may still be writing to. Raises StorageUnavailable,
         ManagedLedgerFenced.
 
         How many entries and bytes the ledger has is noted in the list; the next write of the record stores it (rule 2).
-        *known*: records of open ledgers that were read before (`BookKeeper.open_ledger`).
+        *known_records*: records of open ledgers that were read before (`BookKeeper.open_ledger`).
         """
         infos = list(self._ledgers)
         if not infos:
@@ -92,7 +92,7 @@ class LedgerLifecycle:
             return  # it was closed before it was moved, and its record says how many entries it has
         try:
             handle = await self._bookkeeper.open_ledger(
-                last.ledgerId, password=self.config.password, recovery=True, known=known.get(last.ledgerId)
+                last.ledgerId, password=self.config.password, recovery=True, known=known_records.get(last.ledgerId)
             )
         except NoSuchLedger:
             await self._record.check_unchanged()  # the topic may have been deleted since, and made again
@@ -175,9 +175,9 @@ class LedgerLifecycle:
 
     def _write_to(self, handle: LedgerWriteHandle | None) -> LedgerWriteHandle | None:
         """Make *handle* the present ledger; returns the former one."""
-        former, self.present = self.present, handle
+        former_handle, self.present = self.present, handle
         self._reading.written = handle
-        return former
+        return former_handle
 
     async def close_present(self, *, for_ever: bool = False) -> None:
         """Close the present ledger and note its length. Does nothing if it was closed by an earlier attempt.
@@ -207,6 +207,8 @@ class LedgerLifecycle:
         info.timestamp = self._clock.wall_ms()
 
     async def _close(self, handle: LedgerWriteHandle) -> LedgerMetadata:
+        """Close a ledger; returns its record. Raises ManagedLedgerFenced: somebody else has closed it;
+        StorageUnavailable."""
         try:
             return await handle.close()
         except MetadataConflict as error:  # an owner, auto-recovery or a drain

@@ -132,7 +132,7 @@ class Preparations:
         if self._recoveries.get(name) is recovery:
             del self._recoveries[name]
 
-    async def _recovered(self, name: str) -> int | None:
+    async def _finish_recovery(self, name: str) -> int | None:
         """Wait for a recovery that is under way; one that waits for its turn is left to the opening. Returns the
         ledger that it has closed; None: there is none."""
         recovery = self._recoveries.pop(name, None)
@@ -144,6 +144,7 @@ class Preparations:
         return None if recovery.task.cancelled() else recovery.task.result()
 
     async def _recover(self, recovery: _Recovery, name: str, config: ManagedLedgerConfig) -> int | None:
+        """Close the last ledger of a topic; returns its id, or None if it could not be closed."""
         async with self._slots:
             recovery.has_begun = True
             try:
@@ -157,11 +158,12 @@ class Preparations:
 
     async def take(self, name: str, config: ManagedLedgerConfig) -> Prepared | None:
         """What is prepared for the opening that begins now; None: nothing, or it does not fit the settings *config*."""
-        closed = await self._recovered(name)
-        prepared = await self._taken(name, config)
+        closed = await self._finish_recovery(name)
+        prepared = await self._take_prepared(name, config)
         return None if prepared is None else prepared.without_ledger(closed)
 
-    async def _taken(self, name: str, config: ManagedLedgerConfig) -> Prepared | None:
+    async def _take_prepared(self, name: str, config: ManagedLedgerConfig) -> Prepared | None:
+        """What was prepared for *name*; None: nothing, or it was made with other settings."""
         task = self._prepared.pop(name, None)
         if task is None:
             return None
@@ -195,6 +197,12 @@ class Preparations:
     async def _prepare(
         self, name: str, config: ManagedLedgerConfig, is_dead: bool, held: Holdings | None
     ) -> Prepared | None:
+        """Create the next ledger, and read the records of those that are open. None: that failed, or there is no such
+        topic.
+
+        *held*: what the former owner said of its ledgers, which saves reading the record; not *is_dead*: its records
+        still change.
+        """
         async with self._slots:
             try:
                 ledger_ids = await self._recovered_ledgers(name) if held is None else held.ledger_ids

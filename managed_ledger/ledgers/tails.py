@@ -38,7 +38,7 @@ from managed_ledger.records.records_pb2 import ManagedLedgerInfo
 log = logging.getLogger(__name__)
 
 # A recovery that has begun ends within some round trips. An owner that leaves a topic waits no longer for it.
-_RECOVERY_LOOK_S: Final = 0.1
+_RECOVERY_PAUSE_S: Final = 0.1
 _RECOVERY_LOOKS: Final = 20
 
 # Bytes of one reading: so much is in memory, however long the tail is.
@@ -69,7 +69,7 @@ class Tails:
         """Called before the ledger of *handle*, of which so many entries were acknowledged, is left. Raises nothing
         that storage can cause."""
         ledger_id = handle.ledger_id
-        metadata = await self._ended(ledger_id) if acknowledged else None
+        metadata = await self._closed_metadata(ledger_id) if acknowledged else None
         if metadata is None or metadata.last_entry_id + 1 >= acknowledged:
             return
         first, last = metadata.last_entry_id + 1, acknowledged - 1
@@ -91,7 +91,7 @@ class Tails:
             text = f"{name}: acknowledged behind the end at which somebody closed the ledger{why}"
             self._on_damage(ledger_id, Kind.DATA_LOSS, joined((entry_id, entry_id) for entry_id in lost), text)
 
-    async def _ended(self, ledger_id: int) -> LedgerMetadata | None:
+    async def _closed_metadata(self, ledger_id: int) -> LedgerMetadata | None:
         """The record of a ledger that is closed; None if it is open, deleted or not known."""
         for _ in range(_RECOVERY_LOOKS):
             try:
@@ -102,7 +102,7 @@ class Tails:
                 return metadata
             if metadata.state is not LedgerState.IN_RECOVERY:
                 return None
-            await self._clock.sleep(_RECOVERY_LOOK_S)
+            await self._clock.sleep(_RECOVERY_PAUSE_S)
         return None
 
     async def _move(
@@ -159,9 +159,9 @@ class Tails:
         )
         ledger = ManagedLedgerInfo.LedgerInfo(ledgerId=new_id, entries=entries, size=length, timestamp=now_ms)
         async with record.lock:
-            before = [info for info in record.ledgers if info.ledgerId != ledger_id]
+            other_ledgers = [info for info in record.ledgers if info.ledgerId != ledger_id]
             try:
-                await record.write([*before, *([ended] if ended.entries else []), ledger])
+                await record.write([*other_ledgers, *([ended] if ended.entries else []), ledger])
             except RecordInDoubt:
                 raise  # the record may name it (I57)
             except ManagedLedgerError:

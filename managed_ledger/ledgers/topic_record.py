@@ -118,10 +118,10 @@ class TopicRecord:
             raise
         self._info = record
         # Rule 2; orphans may be new since the write began.
-        going = self._orphans.keys() - {info.ledgerId for info in infos}
-        for ledger_id in going:
+        listed_again = self._orphans.keys() - {info.ledgerId for info in infos}
+        for ledger_id in listed_again:
             del self._orphans[ledger_id]
-        self.drop_soon(going)
+        self.drop_soon(listed_again)
 
     async def check_unchanged(self) -> None:
         """Ask whether another owner wrote the record. Raises ManagedLedgerFenced, StorageUnavailable."""

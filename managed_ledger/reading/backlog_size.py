@@ -24,25 +24,25 @@ def bytes_after(ledgers: Sequence[LedgerSize], position: Position) -> int:
     All of them, if *position* is in none of them: it was trimmed, or never written.
     """
     total = sum(ledger.size_bytes for ledger in ledgers)
-    before = 0
+    bytes_before = 0
     for ledger in ledgers:
         if ledger.ledger_id == position.ledger_id:
-            return total - before - _bytes_up_to(ledger, position.entry_id)
-        before += ledger.size_bytes
+            return total - bytes_before - _bytes_up_to(ledger, position.entry_id)
+        bytes_before += ledger.size_bytes
     return total
 
 
 def position_leaving(ledgers: Sequence[LedgerSize], left_bytes: int) -> Position | None:
     """The first position after which about *left_bytes* or less of *ledgers*, oldest first, come; None: all of them
     are not more than that."""
-    over = sum(ledger.size_bytes for ledger in ledgers) - left_bytes
-    if over <= 0:
+    bytes_to_pass = sum(ledger.size_bytes for ledger in ledgers) - left_bytes
+    if bytes_to_pass <= 0:
         return None
     for ledger in ledgers:
-        if ledger.size_bytes >= over:
+        if ledger.size_bytes >= bytes_to_pass:
             average = max(ledger.size_bytes // max(ledger.entries, 1), 1)
-            return Position(ledger.ledger_id, min(-(-over // average), ledger.entries) - 1)
-        over -= ledger.size_bytes
+            return Position(ledger.ledger_id, min(-(-bytes_to_pass // average), ledger.entries) - 1)
+        bytes_to_pass -= ledger.size_bytes
     return None
 
 

@@ -60,8 +60,8 @@ class AheadBudget:
 
     def hold(self, holder: "weakref.ref[ReadAhead]", size_bytes: int) -> None:
         """*holder* holds so much now, whatever it held before, and has just asked."""
-        before, _ = self._held.pop(holder, (0, 0.0))
-        self.bytes_used += size_bytes - before
+        former_bytes, _ = self._held.pop(holder, (0, 0.0))
+        self.bytes_used += size_bytes - former_bytes
         if size_bytes:
             self._held[holder] = size_bytes, self._clock.monotonic()
         assert self.bytes_used >= 0, f"{self.bytes_used} bytes are used"
@@ -80,13 +80,26 @@ class AheadBudget:
 class ReadAhead:
     """The reads of one cursor. It is called instead of `Reading.read`, and calls that."""
 
-    __slots__ = ("__weakref__", "_behind", "_budget", "_entries", "_left_bytes", "_me", "_reading", "_run_bytes",
-                 "_step_bytes", "_task", "_tasks", "_under_way_bytes", "_wanted")  # fmt: skip
+    __slots__ = (
+        "__weakref__",
+        "_behind",
+        "_budget",
+        "_budget_key",
+        "_entries",
+        "_left_bytes",
+        "_reading",
+        "_run_bytes",
+        "_step_bytes",
+        "_task",
+        "_tasks",
+        "_under_way_bytes",
+        "_wanted",
+    )  # fmt: skip
 
     def __init__(self, reading: Reading, budget: AheadBudget) -> None:
         self._reading = reading
         self._budget = budget
-        self._me = weakref.ref(self, lambda me: budget.hold(me, 0))
+        self._budget_key = weakref.ref(self, lambda key: budget.hold(key, 0))
         self._tasks = Tasks("reads ahead")
         self._entries: deque[Entry] = deque()
         self._left_bytes = 0
@@ -102,7 +115,7 @@ class ReadAhead:
         """Bytes that this step may bring."""
         self._wanted: Position | None = None
         """Where that step begins; None: there is no step, or what it brings is not wanted any more."""
-        budget.hold(self._me, 0)
+        budget.hold(self._budget_key, 0)
 
     def read(self, first: Position, max_entries: int, max_bytes: int) -> Sequence[Entry] | Awaitable[Sequence[Entry]]:
         """As `Reading.read`."""
@@ -136,7 +149,7 @@ class ReadAhead:
         self._entries.clear()
         self._left_bytes = self._run_bytes = 0
         self._behind = self._wanted = None
-        self._budget.hold(self._me, self._under_way_bytes)
+        self._budget.hold(self._budget_key, self._under_way_bytes)
 
     async def _read_after_step(
         self, step: "asyncio.Task[None]", first: Position, max_entries: int, max_bytes: int
@@ -146,6 +159,7 @@ class ReadAhead:
         return answer if isinstance(answer, Sequence) else await answer
 
     def _take(self, max_entries: int, max_bytes: int) -> list[Entry]:
+        """Take entries of one ledger from what was read; at least one, even if it has more than *max_bytes*."""
         entries = self._entries
         ledger_id = entries[0].ledger_id
         taken: list[Entry] = []
@@ -170,7 +184,7 @@ class ReadAhead:
         entries = self._entries
         if not entries:
             self._run_bytes = 0
-        self._budget.hold(self._me, self._run_bytes + self._under_way_bytes)
+        self._budget.hold(self._budget_key, self._run_bytes + self._under_way_bytes)
         if self._task is not None or 2 * self._left_bytes >= self._step_bytes:
             return
         behind = _position_behind(entries[-1]) if entries else self._behind
@@ -183,9 +197,10 @@ class ReadAhead:
         self._wanted = begin
         self._under_way_bytes = self._step_bytes
         self._task = self._tasks.spawn(self._step(answer), "step")
-        self._budget.hold(self._me, self._run_bytes + self._under_way_bytes)
+        self._budget.hold(self._budget_key, self._run_bytes + self._under_way_bytes)
 
     async def _step(self, pending: Awaitable[Sequence[Entry]]) -> None:
+        """Keep what *pending* brings, if it is still wanted."""
         try:
             entries = await pending
         except ManagedLedgerError:
@@ -193,7 +208,7 @@ class ReadAhead:
         finally:
             self._task = None
             self._under_way_bytes = 0
-            self._budget.hold(self._me, self._run_bytes)
+            self._budget.hold(self._budget_key, self._run_bytes)
         if self._wanted is None:
             return
         self._wanted = None
@@ -201,7 +216,7 @@ class ReadAhead:
         self._entries.extend(entries)
         self._left_bytes += size_bytes
         self._run_bytes += size_bytes
-        self._budget.hold(self._me, self._run_bytes)
+        self._budget.hold(self._budget_key, self._run_bytes)
 
 
 def _position_behind(entry: Entry) -> Position:

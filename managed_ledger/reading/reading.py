@@ -88,6 +88,7 @@ class Reading:
         return self._ledgers.ceiling(position)
 
     async def _read_cold(self, position: Position, last: int, max_bytes: int) -> Sequence[Entry]:
+        """Read entries from bookies. Raises OffloadedLedger, DataLost, StorageUnavailable."""
         ledger_id = position.ledger_id
         info = self._ledgers.info(ledger_id)
         if only_offloaded(info):
@@ -122,14 +123,14 @@ class Reading:
         names other bookies than *handle* has asked."""
         ledger_id = handle.ledger_id
         try:
-            now = await self._bookkeeper.read_metadata(ledger_id)
+            metadata = await self._bookkeeper.read_metadata(ledger_id)
         except NoSuchLedger as error:
             if ledger_id in self._ledgers:
                 raise self._ledger_lost(ledger_id) from error
             raise StorageUnavailable(f"{self._name}: ledger {ledger_id} was trimmed") from error
         except BookKeeperError as error:
             raise StorageUnavailable(f"{self._name}: the record of ledger {ledger_id}: {error}") from error
-        if now.segments != handle.metadata.segments:
+        if metadata.segments != handle.metadata.segments:
             self._handles.pop(ledger_id, None)
             raise StorageUnavailable(f"{self._name}: the copies of ledger {ledger_id} are on other bookies by now")
 
@@ -140,6 +141,8 @@ class Reading:
         self._on_damage(position.ledger_id, kind, [(position.entry_id, position.entry_id)], f"{self._name}: {text}")
 
     async def _handle(self, ledger_id: int) -> LedgerReadHandle:
+        """The open ledger; opened anew if its writer has replaced bookies since. Of many the one not used for longest
+        is closed."""
         written = self.written
         handle = self._handles.get(ledger_id)
         if (

@@ -161,19 +161,20 @@ def _words(ranges: Sequence[AckRange]) -> tuple[int, ...]:
 
 
 def _ranges_of_words(ledger_id: int, words: Iterable[int]) -> Iterable[AckRange]:
+    """The runs of set bits; bit n of the words stands for entry n."""
     first = None
-    at = 0
+    index = 0
     for word in words:
         for bit in range(64):
             if word >> bit & 1:
                 if first is None:
-                    first = at + bit
+                    first = index + bit
             elif first is not None:
-                yield AckRange(ledger_id, first, at + bit - 1)
+                yield AckRange(ledger_id, first, index + bit - 1)
                 first = None
-        at += 64
+        index += 64
     if first is not None:
-        yield AckRange(ledger_id, first, at - 1)
+        yield AckRange(ledger_id, first, index - 1)
 
 
 def _nested(position: Position) -> NestedPositionInfo:
@@ -188,6 +189,7 @@ def _message_range(item: AckRange) -> MessageRange:
 
 
 def _decode(kind: type[M], data: Buffer, name: str) -> M:
+    """A record, which may be compressed. Raises Corruption."""
     try:
         raw = bytes(data)
         if len(raw) >= _HEAD.size and _HEAD.unpack_from(raw)[0] == MAGIC_COMPRESSED:

@@ -129,6 +129,7 @@ class _Parser:
         self.root = self._build(schema, "")
 
     def _collect(self, schema: Any, namespace: str, depth: int) -> None:
+        """Find the named types of *schema*: a type may be used before it is defined. Raises InvalidSchema."""
         if depth > DEPTH_MAX:
             raise InvalidSchema(f"nests deeper than {DEPTH_MAX} levels")
         self._types += 1
@@ -246,10 +247,10 @@ def mismatches(reader: AvroType, writer: AvroType) -> Iterator[str]:
     for pair, step in steps.items():
         for _, needed in step.needs:
             needed_by.setdefault(needed, []).append(pair)
-    wave = [pair for pair, step in steps.items() if step.problems or (step.is_any and not step.needs)]
-    failed.update(wave)
-    while wave:
-        for pair in needed_by.get(wave.pop(), ()):
+    to_visit = [pair for pair, step in steps.items() if step.problems or (step.is_any and not step.needs)]
+    failed.update(to_visit)
+    while to_visit:
+        for pair in needed_by.get(to_visit.pop(), ()):
             if pair in failed:
                 continue
             if pair in open_ways:
@@ -257,7 +258,7 @@ def mismatches(reader: AvroType, writer: AvroType) -> Iterator[str]:
                 if open_ways[pair]:
                     continue
             failed.add(pair)
-            wave.append(pair)
+            to_visit.append(pair)
     if root in failed:
         yield from _reasons(root, steps, failed)
 
@@ -265,9 +266,9 @@ def mismatches(reader: AvroType, writer: AvroType) -> Iterator[str]:
 def _steps_from(root: _Pair) -> dict[_Pair, _Step]:
     """Each pair that *root* leads to, once (rule 2)."""
     steps: dict[_Pair, _Step] = {}
-    left, count = [root], 0
-    while left:
-        pair = left.pop()
+    to_visit, count = [root], 0
+    while to_visit:
+        pair = to_visit.pop()
         if pair in steps:
             continue
         step = steps[pair] = _step(*pair)
@@ -277,11 +278,12 @@ def _steps_from(root: _Pair) -> dict[_Pair, _Step]:
                 f"and the other one have more than {COMPARISONS_MAX} pairs of types to compare; "
                 "ALWAYS_COMPATIBLE compares none"
             )
-        left.extend(needed for _, needed in step.needs)
+        to_visit.extend(needed for _, needed in step.needs)
     return steps
 
 
 def _step(reader: AvroType, writer: AvroType) -> _Step:
+    """What it depends on whether *reader* can read what *writer* wrote, one level deep: problems, or pairs of parts."""
     if writer.kind == "union":
         return _Step((), [("", (reader, branch)) for branch in writer.parts])
     if reader.kind == "union":
@@ -301,6 +303,7 @@ def _step(reader: AvroType, writer: AvroType) -> _Step:
 
 
 def _record_step(reader: AvroType, writer: AvroType) -> _Step:
+    """As `_step`, for two records."""
     # Records are matched by their fields: the library that Pulsar uses ignores their names.
     problems: list[str] = []
     needs: list[tuple[str, _Pair]] = []
@@ -329,9 +332,9 @@ def _record_step(reader: AvroType, writer: AvroType) -> _Step:
 def _reasons(root: _Pair, steps: dict[_Pair, _Step], failed: set[_Pair]) -> Iterator[str]:
     """What is wrong at the places from which the failure of *root* comes, each pair once."""
     seen: set[_Pair] = set()
-    left = [("value", root)]
-    while left:
-        place, pair = left.pop()
+    to_visit = [("value", root)]
+    while to_visit:
+        place, pair = to_visit.pop()
         if pair in seen:
             continue
         seen.add(pair)
@@ -343,4 +346,4 @@ def _reasons(root: _Pair, steps: dict[_Pair, _Step], failed: set[_Pair]) -> Iter
             continue
         for where, needed in reversed(step.needs):
             if needed in failed:
-                left.append((place + where if len(place) < _SHOWN_CHARS else place, needed))
+                to_visit.append((place + where if len(place) < _SHOWN_CHARS else place, needed))

@@ -128,13 +128,14 @@ def check_compatible(new: Schema, old: Sequence[Schema], strategy: Strategy) -> 
     if strategy is Strategy.ALWAYS_INCOMPATIBLE:
         raise IncompatibleSchema("the topic takes no other schema (ALWAYS_INCOMPATIBLE)")
     assert strategy is not Strategy.UNDEFINED, "the caller resolves UNDEFINED to the broker's strategy"
-    for former in old if strategy.transitive else old[-1:]:
-        problem = next(_problems(new, former, strategy), None)
+    for old_schema in old if strategy.transitive else old[-1:]:
+        problem = next(_problems(new, old_schema, strategy), None)
         if problem is not None:
             raise IncompatibleSchema(f"{strategy.value}: {problem}")
 
 
 def _problems(new: Schema, old: Schema, strategy: Strategy) -> Iterator[str]:
+    """Why *new* may not follow *old*, if it may not."""
     if new.type != old.type:
         yield f"the topic has a schema of type {old.type.name}, this one is {new.type.name}"
     elif new.type is SchemaType.KEY_VALUE:

@@ -76,7 +76,7 @@ _APART_AT_ONCE: Final = 1
 _threads = ThreadPoolExecutor(_APART_AT_ONCE, "schemas")
 
 
-async def apart(work: Callable[..., R], *arguments: Any) -> R:
+async def run_fairly(work: Callable[..., R], *arguments: Any) -> R:
     """Call *work*; on another thread if the schemas among its arguments are large. Others get their turn before it
     returns. Raises what *work* raises."""
     size = sum(len(schema.data) for schema in arguments if isinstance(schema, Schema))
@@ -88,19 +88,19 @@ async def apart(work: Callable[..., R], *arguments: Any) -> R:
 
 async def _find_same(schema: Schema, live: Sequence[StoredSchema]) -> int | None:
     """The version that is *schema* already: most often byte for byte, else as JSON."""
-    for known in live:
-        if (known.schema.type, known.schema.data) == (schema.type, schema.data):
-            return known.version
-    for known in live:
-        if schema.type in AVRO_BASED and await apart(same_schema, schema, known.schema):
-            return known.version
+    for entry in live:
+        if (entry.schema.type, entry.schema.data) == (schema.type, schema.data):
+            return entry.version
+    for entry in live:
+        if schema.type in AVRO_BASED and await run_fairly(same_schema, schema, entry.schema):
+            return entry.version
     return None
 
 
 async def _check_compatible(schema: Schema, live: Sequence[StoredSchema], strategy: Strategy) -> None:
     """Each version by itself, so that a topic with many of them keeps nobody waiting. Raises IncompatibleSchema."""
-    for known in live if strategy.transitive else live[-1:]:
-        await apart(_check_one, strategy, schema, known.schema)
+    for entry in live if strategy.transitive else live[-1:]:
+        await run_fairly(_check_one, strategy, schema, entry.schema)
 
 
 def _check_one(strategy: Strategy, new: Schema, old: Schema) -> None:
@@ -174,7 +174,7 @@ class SchemaRegistry:
                 version = await _find_same(schema, live)
                 if version is not None:
                     return version
-                await apart(check_valid, schema)
+                await run_fairly(check_valid, schema)
                 if not allow_update:  # the first schema too, as in Apache's broker
                     raise IncompatibleSchema(f"{schema_id} does not take new schemas by itself")
                 await _check_compatible(schema, live, strategy)
@@ -188,7 +188,7 @@ class SchemaRegistry:
         former one is not enough. Raises IncompatibleSchema."""
         live = await self.versions(schema_id)
         if await _find_same(schema, live[-1:] if by_rule else live) is None:
-            await apart(check_valid, schema)
+            await run_fairly(check_valid, schema)
             await _check_compatible(schema, live, strategy)
 
     async def delete(self, schema_id: str, *, force: bool = False) -> int | None:
@@ -216,7 +216,7 @@ class SchemaRegistry:
         _, locator = await self._locator(schema_id)
         return [] if locator is None else [int(entry.position.ledgerId) for entry in locator.index]
 
-    async def places(self, schema_id: str) -> list[SchemaPlace]:
+    async def positions_of_versions(self, schema_id: str) -> list[SchemaPlace]:
         """The place of each version, oldest first, tombstones among them; empty for a topic without schema.
 
         Raises StorageUnavailable, Corruption.
@@ -229,6 +229,8 @@ class SchemaRegistry:
     # ---------------------------------------------------------------------------------- storage
 
     async def _locator(self, schema_id: str) -> tuple[VersionedRecord, SchemaLocator | None]:
+        """The record that says where the versions of a schema are; None: there is none. Raises Corruption,
+        StorageUnavailable."""
         record = VersionedRecord(self._store, f"{ROOT}/{schema_id}")
         value = await record.read()
         if not value:  # an empty node is the parent of others, not a locator
@@ -239,6 +241,8 @@ class SchemaRegistry:
             raise Corruption(f"the locator of schema {schema_id} cannot be decoded: {error}") from None
 
     async def _live(self, schema_id: str, locator: SchemaLocator, bytes_max: int | None = None) -> list[StoredSchema]:
+        """The versions since the last deletion, oldest first. Raises Corruption: they have more than *bytes_max*
+        together."""
         live: list[StoredSchema] = []
         for entry in locator.index:
             stored = await self._read(schema_id, entry)
@@ -253,6 +257,7 @@ class SchemaRegistry:
         return live
 
     async def _read(self, schema_id: str, entry: IndexEntry) -> StoredSchema | None:
+        """One version, from memory or its ledger; None: the ledger is gone. Raises StorageUnavailable, Corruption."""
         ledger_id, entry_id = entry.position.ledgerId, entry.position.entryId
         key = (schema_id, ledger_id, entry.version)
         if key in self._cache:
@@ -307,9 +312,9 @@ class SchemaRegistry:
         index: Sequence[IndexEntry] = [nowhere] if locator is None else list(locator.index)
         entry = SchemaEntry(schema_data=info.SerializeToString(), index=index)
         ledger_id = await self._write_ledger(schema_id, entry.SerializeToString())
-        here = IndexEntry(version=version, position=SchemaPosition(ledgerId=ledger_id, entryId=0), hash=digest)
-        former = [] if locator is None else list(locator.index)
-        switched = SchemaLocator(info=here, index=[*former, here])
+        new_entry = IndexEntry(version=version, position=SchemaPosition(ledgerId=ledger_id, entryId=0), hash=digest)
+        former_index = [] if locator is None else list(locator.index)
+        switched = SchemaLocator(info=new_entry, index=[*former_index, new_entry])
         try:
             await record.write(switched.SerializeToString())
         except ManagedLedgerFenced:

@@ -58,7 +58,7 @@ class LeaderElection:
         while self._log.role is not Role.STOPPED:
             self._is_stale = False
             try:
-                await self._look()
+                await self._campaign()
             except (MetadataError, LogUnavailable) as error:
                 log.warning("%s: %s", self._path, error)
                 await self._clock.sleep(self._log.config.retry_s)
@@ -68,7 +68,7 @@ class LeaderElection:
             await self._bell.until(lambda: self._is_stale, self._clock, _LOOK_S)
         await self._resign()
 
-    async def _look(self) -> None:
+    async def _campaign(self) -> None:
         node = await self._store.get(self._path)
         if node is None:
             vote = json.dumps({"name": self._log.name}).encode()

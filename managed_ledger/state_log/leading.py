@@ -164,9 +164,9 @@ class Leading:
         """Raises TooManyProposals, EditRefused: nothing was done. The future fails with ProposalUnknown."""
         self._check()
         done: Done = asyncio.get_running_loop().create_future()
-        known = self._replica.find_applied(token)
-        if known is not None:
-            done.set_result(known)
+        applied = self._replica.find_applied(token)
+        if applied is not None:
+            done.set_result(applied)
             return done
         if len(payload) > EDIT_BYTES_MAX:
             raise EditRefused(f"{self._name}: an edit of {len(payload)} bytes; at most {EDIT_BYTES_MAX} are taken")

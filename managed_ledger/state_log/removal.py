@@ -36,6 +36,7 @@ async def remove_log(store: MetadataStore, bookkeeper: BookKeeper, root: str) ->
 
 
 async def _remove(store: MetadataStore, path: str, levels: int) -> None:
+    """Delete a node and its children, so many *levels* deep. The list of the log goes last."""
     try:
         if levels:
             for child in sorted(await store.children(path), key=lambda name: name == _LIST):

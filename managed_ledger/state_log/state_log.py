@@ -145,7 +145,7 @@ class StateLog:
             await self._tasks.cancel()
             await self._tail.unwatch()
             self.snapshots.close()
-            self._become(Role.STOPPED)
+            self._change_role(Role.STOPPED)
 
     def on_role(self, listener: Callable[[Role], None]) -> None:
         """Call *listener* with each new role."""
@@ -247,7 +247,7 @@ class StateLog:
             if lost is not None:
                 await lost.stop(seal=False)
             await self._end_following()
-            self._become(Role.PROMOTING)
+            self._change_role(Role.PROMOTING)
             try:
                 self._leading = await self._promote()
             except LogStopped as error:
@@ -257,10 +257,10 @@ class StateLog:
                 self._stop(LogDamaged(str(error)))
                 raise self._stopped() from error
             except BaseException:
-                self._become(Role.FOLLOWER)
+                self._change_role(Role.FOLLOWER)
                 self._follow()
                 raise
-            self._become(Role.LEADER)
+            self._change_role(Role.LEADER)
             log.info("%s leads term %d from edit %d on", self._label, self.term, self.number + 1)
             self._tasks.spawn(self._watch_term(self._leading), "watch the term")
             if self._leading.error is not None:  # it was lost at once
@@ -273,7 +273,7 @@ class StateLog:
             if leading is None:
                 return
             await leading.stop(seal=True)
-            self._become(Role.FOLLOWER)
+            self._change_role(Role.FOLLOWER)
             self._follow()
 
     async def _promote(self) -> Leading:
@@ -302,7 +302,7 @@ class StateLog:
             self._stop(error)
         elif self.is_leader and self.error is None:
             log.warning("%s leads no more: %s", self._label, error)
-            self._become(Role.FOLLOWER)
+            self._change_role(Role.FOLLOWER)
             self._tasks.spawn(self._after_loss(self._leading), "after the loss")
 
     async def _watch_term(self, leading: Leading) -> None:
@@ -440,7 +440,7 @@ class StateLog:
 
     # Inside
 
-    def _become(self, role: Role) -> None:
+    def _change_role(self, role: Role) -> None:
         if role is not self.role:
             self.role = role
             self._changed.ring()
@@ -454,7 +454,7 @@ class StateLog:
             log.error("%s has stopped: %s", self._label, error)
         if self._leading is not None:
             self._leading.fail(self.error)
-        self._become(Role.STOPPED)
+        self._change_role(Role.STOPPED)
 
     def _check_running(self) -> None:
         if self.error is not None:

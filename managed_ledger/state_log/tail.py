@@ -83,7 +83,7 @@ class Tail:
         Raises LogUnavailable, SnapshotUnavailable, LogDamaged, ApplyFailed.
         """
         replica = self._replica
-        before = replica.position, replica.number
+        former_progress = replica.position, replica.number
         if replica.log not in ("", listed.log):
             raise LogDamaged(
                 f"{self._name}: this node has the state of log {replica.log}, and the list is {listed.log}"
@@ -98,7 +98,7 @@ class Tail:
         except (BookKeeperError, DigestMismatch) as error:
             self._handle = None
             raise LogUnavailable(f"{self._name}: cannot read behind {replica.position}: {error}") from error
-        return (replica.position, replica.number) != before
+        return (replica.position, replica.number) != former_progress
 
     def is_at_end(self, listed: LogList) -> bool:
         """Whether all listed ledgers are closed and folded."""

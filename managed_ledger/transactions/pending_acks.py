@@ -124,12 +124,12 @@ class PendingAcks:
             return
         for ack in record.pending_ack_metadata:
             if not _is_acknowledged(cursor, record, ack):
-                most, least = _transaction_of(record)
+                high_bits, low_bits = _transaction_of(record)
                 raise OpenTransaction(
                     f"the subscription {cursor.name} of {self._name} has acknowledged {ack.ledgerId}:{ack.entryId} in "
-                    f"the transaction ({most},{least}), which has not ended. This broker does not hear how it ends. "
-                    "Give the topic back to an Apache broker that has transactionCoordinatorEnabled=true until the "
-                    "transaction has ended, or delete the subscription"
+                    f"the transaction ({high_bits},{low_bits}), which has not ended. This broker does not hear how it "
+                    "ends. Give the topic back to an Apache broker that has transactionCoordinatorEnabled=true until "
+                    "the transaction has ended, or delete the subscription"
                 )
 
 
@@ -159,8 +159,8 @@ def _note_end(is_committed: dict[_Transaction, bool], record: PendingAckMetadata
 def _is_acknowledged(cursor: ManagedCursor, record: PendingAckMetadataEntry, ack: _Ack) -> bool:
     """Whether *cursor* has all that *ack* says."""
     position = Position(ack.ledgerId, ack.entryId)
-    if ack.ack_set and (left := cursor.batch_ack_set(position)) is not None:
-        return not mask_of(left) & ~mask_of(ack.ack_set)
+    if ack.ack_set and (left_words := cursor.batch_ack_set(position)) is not None:
+        return not mask_of(left_words) & ~mask_of(ack.ack_set)
     if record.ack_type == PendingAckMetadataEntry.Cumulative:
         return position <= cursor.mark_delete_position
     return cursor.is_deleted(position)

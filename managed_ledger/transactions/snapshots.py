@@ -53,10 +53,10 @@ class TransactionNotes:
             return
         if topic.is_system:
             return
-        named = await asyncio.gather(
-            *(self._named(f"{topic.namespace}/persistent/{snapshots}") for snapshots in SNAPSHOT_TOPICS)
+        topics_by_kind = await asyncio.gather(
+            *(self._topics_with_snapshots(f"{topic.namespace}/persistent/{snapshots}") for snapshots in SNAPSHOT_TOPICS)
         )
-        for snapshots, topics in zip(SNAPSHOT_TOPICS, named, strict=True):
+        for snapshots, topics in zip(SNAPSHOT_TOPICS, topics_by_kind, strict=True):
             if topic.full in topics:
                 raise TransactionalTopic(
                     f"{topic} has messages of transactions: {topic.namespace}/{snapshots} has a snapshot of it. This "
@@ -64,30 +64,31 @@ class TransactionNotes:
                     "broker that has transactionCoordinatorEnabled=true, and consume or copy it there"
                 )
 
-    async def named(self, namespace: str) -> frozenset[str]:
+    async def topics_with_transactions(self, namespace: str) -> frozenset[str]:
         """The topics of a namespace, by their full names, that have messages of transactions.
 
         Raises StorageUnavailable.
         """
-        parts = [await self._named(f"{namespace}/persistent/{snapshots}") for snapshots in SNAPSHOT_TOPICS]
+        ledgers = [f"{namespace}/persistent/{snapshots}" for snapshots in SNAPSHOT_TOPICS]
+        parts = [await self._topics_with_snapshots(name) for name in ledgers]
         return frozenset().union(*parts)
 
-    async def _named(self, snapshots: str) -> frozenset[str]:
+    async def _topics_with_snapshots(self, snapshots: str) -> frozenset[str]:
         """Topics of which there is a snapshot in the managed ledger *snapshots*. Raises StorageUnavailable."""
         reading = self._next.get(snapshots)
         if reading is None:
-            reading = self._next[snapshots] = asyncio.create_task(self._in_turn(snapshots))
+            reading = self._next[snapshots] = asyncio.create_task(self._read_next(snapshots))
         return await asyncio.shield(reading)
 
-    async def _in_turn(self, snapshots: str) -> frozenset[str]:
+    async def _read_next(self, snapshots: str) -> frozenset[str]:
         turn = self._turns.get(snapshots)
         if turn is None:
             turn = self._turns[snapshots] = asyncio.Lock()
         async with turn:
             del self._next[snapshots]
-            return await self._look(snapshots)
+            return await self._read_if_stored(snapshots)
 
-    async def _look(self, snapshots: str) -> frozenset[str]:
+    async def _read_if_stored(self, snapshots: str) -> frozenset[str]:
         try:
             if await stored_record(self._store, snapshots) is None:
                 return frozenset()
@@ -104,18 +105,18 @@ class TransactionNotes:
         raise AssertionError("the last look returns or raises")
 
     async def _read(self, snapshots: str) -> frozenset[str]:
-        named: set[str] = set()
+        topics: set[str] = set()
         cursor = await stored_cursor(self._store, self._bookkeeper, snapshots, COMPACTION_CURSOR)
         compacted = None if cursor is None else cursor.properties.get(COMPACTED_LEDGER)
         if compacted is not None:
-            await each_entry(self._bookkeeper, compacted, b"", lambda payload: _note(named, decode(payload)[1]))
+            await each_entry(self._bookkeeper, compacted, b"", lambda payload: _note(topics, decode(payload)[1]))
         record = await stored_record(self._store, snapshots)
         for info in () if record is None else record.ledgerInfo:
-            await each_entry(self._bookkeeper, info.ledgerId, self._password, lambda payload: _note(named, payload))
-        return frozenset(named)
+            await each_entry(self._bookkeeper, info.ledgerId, self._password, lambda payload: _note(topics, payload))
+        return frozenset(topics)
 
 
-def _note(named: set[str], entry: Buffer) -> None:
+def _note(topics: set[str], entry: Buffer) -> None:
     """Raises Corruption."""
     metadata, messages = messages_of(entry)
     for message in messages:
@@ -123,6 +124,6 @@ def _note(named: set[str], entry: Buffer) -> None:
         key = metadata.partition_key if single is None else single.partition_key
         is_null = metadata.null_value if single is None else single.null_value
         if is_null or not message.payload:
-            named.discard(key)
+            topics.discard(key)
         else:
-            named.add(key)
+            topics.add(key)

@@ -26,18 +26,18 @@ class WriteLatency:
 
     def stored(self, entries: int, now_s: float) -> None:
         """Note that so many entries, the oldest first, are confirmed."""
-        under_way, over = self._under_way, 0
-        for at, (sent, since_s) in enumerate(under_way):
+        under_way, stored_count = self._under_way, 0
+        for index, (sent, since_s) in enumerate(under_way):
             if not entries:
                 break
             done = min(sent, entries)
             self.latencies.add(max(int((now_s - since_s) * 1_000_000), 0), done)
             entries -= done
             if done < sent:
-                under_way[at] = sent - done, since_s
+                under_way[index] = sent - done, since_s
             else:
-                over += 1
-        del under_way[:over]
+                stored_count += 1
+        del under_way[:stored_count]
 
     def forget(self) -> None:
         """Forget what is under way: the ledger failed, or another one is begun."""

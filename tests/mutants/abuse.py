@@ -55,8 +55,8 @@ MUTANTS: Final = (
     Mutant(
         "a request over gRPC is read before it is known who calls",
         "broker/grpc/service.py",
-        "wanted = await _guard(read, context, context, self._broker.doors)",
-        "wanted = await _guard(read, context, context)",
+        "message = await _guard(read, context, context, self._broker.doors)",
+        "message = await _guard(read, context, context)",
         (f"{_ROLES}[calls]",),
     ),
     Mutant(

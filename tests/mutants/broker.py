@@ -496,8 +496,8 @@ MUTANTS = (
     Mutant(
         "shared producers join while somebody waits",
         "broker/topic/publishing/producer_access.py",
-        "taken = self.holder is not None or bool(self.waiting)",
-        "taken = self.holder is not None",
+        "is_held = self.holder is not None or bool(self.waiting)",
+        "is_held = self.holder is not None",
         RULES,
     ),
     Mutant(
@@ -554,8 +554,8 @@ MUTANTS = (
     Mutant(
         "a ring's last point has no owner",
         "broker/topic/dispatchers/sticky_keys.py",
-        "        return self._owners[ring[at if at < len(ring) else 0]][0]\n",
-        "        return self._owners[ring[at]][0] if at < len(ring) else None\n",
+        "        return self._owners[ring[index if index < len(ring) else 0]][0]\n",
+        "        return self._owners[ring[index]][0] if index < len(ring) else None\n",
         RULES,
     ),
     Mutant(
@@ -568,8 +568,8 @@ MUTANTS = (
     Mutant(
         "the end of a range is not part of it",
         "broker/topic/dispatchers/sticky_keys.py",
-        "if at >= 0 and self._ranges[at][1] >= hash_:",
-        "if at >= 0 and self._ranges[at][1] > hash_:",
+        "if index >= 0 and self._ranges[index][1] >= hash_:",
+        "if index >= 0 and self._ranges[index][1] > hash_:",
         RULES,
     ),
     # -- replays
@@ -735,7 +735,7 @@ MUTANTS = (
     Mutant(
         "all that waits for its keys is looked at each time",
         "broker/topic/dispatchers/key_shared.py",
-        "        if self._nothing_goes:\n            return None\n",
+        "        if self._no_replay_can_be_sent:\n            return None\n",
         "",
         (READY,),
     ),
@@ -814,8 +814,8 @@ MUTANTS = (
     Mutant(
         "a chunk overtakes those that wait for their time",
         "broker/topic/dispatchers/shared.py",
-        "        return not message.delayed and message.owner is not None and self._may_go_on(message.owner, hash_)\n",
-        "        return message.owner is None or self._may_go_on(message.owner, hash_)\n",
+        "not message.delayed and message.owner is not None and self._owner_takes_more(message.owner, hash_)",
+        "message.owner is None or self._owner_takes_more(message.owner, hash_)",
         CHUNKS,
     ),
     Mutant(
@@ -877,8 +877,8 @@ MUTANTS = (
     Mutant(
         "a key that has moved takes the rest of a message along",
         "broker/topic/dispatchers/key_shared.py",
-        "        return super()._may_go_on(owner, hash_) and (",
-        "        return self._selector.select(hash_) is owner and super()._may_go_on(owner, hash_) and (",
+        "        return super()._owner_takes_more(owner, hash_) and (",
+        "        return self._selector.select(hash_) is owner and super()._owner_takes_more(owner, hash_) and (",
         CHUNKS,
     ),
     Mutant(
@@ -955,21 +955,21 @@ MUTANTS = (
     Mutant(
         "consumers go on while their cursor is reset",
         "broker/topic/reading/subscription.py",
-        "            self.detach_consumers()\n            await announce(by_turns(self.tell_detached()))\n",
+        "            self.detach_consumers()\n            await announce(by_turns(self.notify_detached()))\n",
         "",
         SUBSCRIPTION,
     ),
     Mutant(
         "all clients of a topic that ends are told in one turn",
         "broker/topic/clients/leaving.py",
-        "        if not number % TOLD_PER_TURN:\n            yield\n",
+        "        if not number % NOTIFIED_PER_TURN:\n            yield\n",
         "        if number < 0:\n            yield\n",
         LEAVING,
     ),
     Mutant(
         "who has left by itself is told that it is closed",
         "broker/topic/reading/subscription.py",
-        "            self._leaving.remove(consumer)\n            self._has_left(consumer)\n",
+        "            self._leaving.remove(consumer)\n            self._on_leaving(consumer)\n",
         "            pass\n",
         SUBSCRIPTION,
     ),
@@ -1054,7 +1054,7 @@ MUTANTS = (
     Mutant(
         "a latency counts for the first entry of its run alone",
         "broker/topic/publishing/publishing.py",
-        "int(took_s * 1_000_000), following - at)",
+        "int(took_s * 1_000_000), end - start)",
         "int(took_s * 1_000_000), 1)",
         ("tests/unit/broker/topic/publishing/test_publishing.py",),
     ),
@@ -1068,7 +1068,7 @@ MUTANTS = (
     Mutant(
         "what went to consumers that have left is forgotten",
         "broker/topic/reading/subscription.py",
-        "            self._has_left(consumer)\n            dispatcher.remove(consumer)\n            if",
+        "            self._on_leaving(consumer)\n            dispatcher.remove(consumer)\n            if",
         "            dispatcher.remove(consumer)\n            if",
         ("tests/unit/broker/admin/numbers/test_stats.py",),
     ),
@@ -1150,15 +1150,15 @@ MUTANTS = (
     Mutant(
         "a split of which nobody knows whether it is stored is taken back",
         "broker/ownership/keeping.py",
-        "            while True:\n                try:\n                    now =",
-        "            while False:\n                try:\n                    now =",
+        "            while True:\n                try:\n                    current_bundles =",
+        "            while False:\n                try:\n                    current_bundles =",
         OWNERSHIP,
     ),
     Mutant(
         "a split that is stored is taken back where another bundle was split at the same time",
         "broker/ownership/keeping.py",
-        '            if not {part.name for part in parts} <= {f"{namespace}/{text}" for text in now.ranges}:\n',
-        "            if now.boundaries != after.boundaries:\n",
+        'not {part.name for part in parts} <= {f"{namespace}/{text}" for text in current_bundles.ranges}',
+        "current_bundles.boundaries != after.boundaries",
         OWNERSHIP,
     ),
     Mutant(
@@ -1227,7 +1227,7 @@ MUTANTS = (
     Mutant(
         "an owner's node that goes while we begin to watch is waited for",
         "broker/ownership/entries.py",
-        "            if now is None or now.version != node.version:\n                return True\n",
+        "            if present_node is None or present_node.version != node.version:\n                return True\n",
         "",
         OWNERSHIP,
     ),
@@ -1319,7 +1319,7 @@ MUTANTS = (
     Mutant(
         "calls of the topic API are not asked about",
         "broker/grpc/service.py",
-        "                await self._broker.access.check(caller_of(context), _need(operation, wanted))\n",
+        "                await self._broker.access.check(caller_of(context), _need(operation, message))\n",
         "",
         ACCESS,
     ),
@@ -1368,8 +1368,8 @@ MUTANTS = (
     Mutant(
         "the second compaction begins with what the topic still has",
         "broker/topic/compaction/compactor.py",
-        "        while former is not None and (kept := await former.read(begin, _READ_ENTRIES, _READ_BYTES)):\n",
-        "        while former is not None and (kept := []):\n",
+        "kept := await former_ledger.read(begin, _READ_ENTRIES, _READ_BYTES)",
+        "kept := []",
         COMPACTED,
     ),
     Mutant(
@@ -1497,22 +1497,22 @@ MUTANTS = (
     Mutant(
         "a peak of one round moves a bundle",
         "broker/ownership/load/balancing.py",
-        " and self._is_unequal(pair, former)):  # rule 2\n",
+        " and self._is_unequal(pair, former_usage)):  # rule 2\n",
         "):\n",
         ("tests/unit/broker/ownership/load/test_balancing.py",),
     ),
     Mutant(
         "delivery pauses with as many runs as are stored",
         "broker/topic/dispatchers/shared.py",
-        "self._cursor.range_count > most",
-        "self._cursor.range_count >= most",
+        "self._cursor.range_count > ranges_max",
+        "self._cursor.range_count >= ranges_max",
         DISPATCH,
     ),
     Mutant(
         "a reader waits for acknowledgements that nobody stores",
         "broker/topic/dispatchers/shared.py",
-        "most is not None and self._cursor.durable and",
-        "most is not None and",
+        "ranges_max is not None and self._cursor.durable and",
+        "ranges_max is not None and",
         DISPATCH,
     ),
     Mutant(
@@ -1554,7 +1554,7 @@ MUTANTS = (
     Mutant(
         "a broker that is for some namespaces serves all",
         "broker/ownership/placing/isolation.py",
-        "if not any(each.is_primary(host) for each in every)}",
+        "if not any(each.is_primary(host) for each in all_policies)}",
         "}",
         (f"{UNIT}/ownership/placing/test_isolation.py",),
     ),
@@ -1568,8 +1568,8 @@ MUTANTS = (
     Mutant(
         "topics of a bundle that was taken before anybody asked are not known to be ours",
         "broker/ownership/keeping.py",
-        "            self._entries.know(entry.namespace, bundles)  #",
-        "            pass  #",
+        "            self._entries.keep_bundles(entry.namespace, bundles)\n",
+        "            pass\n",
         (f"{UNIT}/transfer/test_takeovers.py",),
     ),
     Mutant(
@@ -1619,29 +1619,29 @@ MUTANTS = (
     ),
     Mutant(
         "what did not fit into what is told at once is never told",
-        "broker/transfer/rosters/telling.py",
+        "broker/transfer/rosters/edit_plan.py",
         "                    return  # rule 1",
         "                    break  # rule 1",
-        (f"{UNIT}/transfer/rosters/test_telling.py",),
+        (f"{UNIT}/transfer/rosters/test_edit_plan.py",),
     ),
     Mutant(
         "every move of a cursor is told",
-        "broker/transfer/rosters/telling.py",
+        "broker/transfer/rosters/edit_plan.py",
         "if now_s - self._positions_s >= (",
         "if now_s >= 0 * (",
-        (f"{UNIT}/transfer/rosters/test_telling.py",),
+        (f"{UNIT}/transfer/rosters/test_edit_plan.py",),
     ),
     Mutant(
         "a log that begins anew is nothing until it is there",
         "broker/transfer/rosters/log.py",
-        "        if followed is not None and followed[0].topics:\n",
-        "        if followed is None or followed[0].topics:\n            return Roster()\n        if followed:\n",
+        "        if followed is not None and followed.roster.topics:\n",
+        "        if followed is None or followed.roster.topics:\n            return Roster()\n        if followed:\n",
         (f"{UNIT}/transfer/rosters/test_log.py",),
     ),
     Mutant(
         "topics of a broker that lives are opened elsewhere",
         "broker/transfer/takeovers.py",
-        "            if address is not None and sign is Sign.ANSWERS:\n",
+        "            if sign is Sign.ANSWERS:\n",
         "            if False:\n",
         (f"{UNIT}/transfer/test_takeovers.py",),
     ),
@@ -1662,7 +1662,7 @@ MUTANTS = (
     Mutant(
         "a topic is prepared that another broker will take",
         "broker/ownership/finding.py",
-        "if not entry.is_owner_away and await self._will_be_ours(entry.name):",
+        "if not entry.is_owner_away and await self._would_take_quietly(entry.name):",
         "if not entry.is_owner_away:",
         (f"{UNIT}/ownership/test_ownership.py",),
     ),
@@ -1677,8 +1677,8 @@ MUTANTS = (
     Mutant(
         "a consumer that is not durable never begins at the first message",
         "broker/topic/reading/positions.py",
-        "    if wanted is None or wanted > last_confirmed:\n        return EARLIEST if earliest else LATEST\n",
-        "    if wanted is None or wanted > last_confirmed:\n        return LATEST\n",
+        "    if start is None or start > last_confirmed:\n        return EARLIEST if earliest else LATEST\n",
+        "    if start is None or start > last_confirmed:\n        return LATEST\n",
         (f"{UNIT}/topic/reading/test_positions.py",),
     ),
     Mutant(
@@ -1712,7 +1712,7 @@ MUTANTS = (
     Mutant(
         "a subscription that an administrator creates makes no topic",
         "broker/admin/topics/subscriptions.py",
-        "topic = await self._owners.made(request)",
+        "topic = await self._owners.loaded_or_created(request)",
         "topic = await self._owners.loaded(request)",
         (f"{UNIT}/admin/test_admin.py", "-k", "makes_its_topic"),
     ),
@@ -1833,7 +1833,7 @@ MUTANTS = (
     Mutant(
         "the second notice of a close is sent although its client has subscribed since",
         "broker/binary/consumers.py",
-        "        if again is not None:\n            again.cancel()\n",
+        "        if announcement is not None:\n            announcement.cancel()\n",
         "",
         (*ASKED_AGAIN, "-k", "closed_early_twice"),
     ),
@@ -1884,8 +1884,8 @@ MUTANTS = (
     Mutant(
         "topics that are being made do not count",
         "broker/serving/creation.py",
-        "len(there | admitted.keys() | wanted) > most",
-        "len(there | wanted) > most",
+        "len(there | admitted.keys() | new_names) > most",
+        "len(there | new_names) > most",
         (*BURSTS, "-k", "topics"),
     ),
     # -- times that producers claim

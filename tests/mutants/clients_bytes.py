@@ -50,7 +50,7 @@ MUTANTS: Final = (
     Mutant(
         "what an event does not have is missing although it has a default",
         "broker/policies/topic/avro_values.py",
-        "                record[wanted.name] = wanted.default\n",
+        "                record[reader_field.name] = reader_field.default\n",
         "",
         _EVENTS,
     ),
@@ -130,8 +130,8 @@ MUTANTS: Final = (
     Mutant(
         "a type that holds by one that fails still holds",
         "managed_ledger/schemas/avro.py",
-        "        for pair in needed_by.get(wave.pop(), ()):\n            if pair in failed:\n",
-        "        for pair in needed_by.get(wave.pop(), ()):\n            if pair in failed or pair in open_ways:\n",
+        "        for pair in needed_by.get(to_visit.pop(), ()):\n            if pair in failed:\n",
+        "        for pair in needed_by.get(to_visit.pop(), ()):\n            if pair in failed or pair in open_ways:\n",
         _AVRO,
     ),
     Mutant(
@@ -165,8 +165,8 @@ MUTANTS: Final = (
     Mutant(
         "what a topic has byte for byte is parsed again",
         "managed_ledger/schemas/registry.py",
-        "        if (known.schema.type, known.schema.data) == (schema.type, schema.data):\n"
-        "            return known.version\n",
+        "        if (entry.schema.type, entry.schema.data) == (schema.type, schema.data):\n"
+        "            return entry.version\n",
         "        pass\n",
         _REGISTRY,
     ),

@@ -56,8 +56,9 @@ MUTANTS = (
     Mutant(
         "who asks shares a reading that has begun",
         "managed_ledger/transactions/snapshots.py",
-        "            del self._next[snapshots]\n            return await self._look(snapshots)\n",
-        "            named = await self._look(snapshots)\n            del self._next[snapshots]\n"
+        "            del self._next[snapshots]\n            return await self._read_if_stored(snapshots)\n",
+        "            named = await self._read_if_stored(snapshots)\n"
+        "            del self._next[snapshots]\n"
         "            return named\n",
         ("tests/unit/managed_ledger/transactions/test_snapshots.py",),
     ),
@@ -135,7 +136,7 @@ MUTANTS = (
     Mutant(
         "a trim moves a cursor that stands before the ledgers",
         "managed_ledger/cursors/cursor.py",
-        "        if before <= self.mark_delete_position < self._start:\n",
+        "        if former_start <= self.mark_delete_position < self._start:\n",
         "        if self.mark_delete_position < self._start:\n",
         POSITIONS,
     ),
@@ -171,8 +172,8 @@ MUTANTS = (
     Mutant(
         "what is saved stands before the ledger that it belongs behind",
         "managed_ledger/ledgers/tails.py",
-        "                await record.write([*before, *([ended] if ended.entries else []), ledger])\n",
-        "                await record.write([*before, ledger, *([ended] if ended.entries else [])])\n",
+        "                await record.write([*other_ledgers, *([ended] if ended.entries else []), ledger])\n",
+        "                await record.write([*other_ledgers, ledger, *([ended] if ended.entries else [])])\n",
         TAILS,
     ),
     Mutant(
@@ -258,8 +259,8 @@ MUTANTS = (
     Mutant(
         "passing over a lost entry passes over the one behind it",
         "managed_ledger/cursors/managed_cursor.py",
-        "        passed = self._state.pass_over(lost.ledger_id, first, last)\n",
-        "        passed = self._state.pass_over(lost.ledger_id, first, last + 1)\n",
+        "        passed_entries = self._state.pass_over(lost.ledger_id, first, last)\n",
+        "        passed_entries = self._state.pass_over(lost.ledger_id, first, last + 1)\n",
         LOST,
     ),
     # -- positions
@@ -397,7 +398,7 @@ MUTANTS = (
     Mutant(
         "the index acks of a batch do not add up",
         "managed_ledger/cursors/cursor.py",
-        "(everything if before is None else before) & mask_of(ack_set) & everything",
+        "(everything if former_mask is None else former_mask) & mask_of(ack_set) & everything",
         "mask_of(ack_set) & everything",
         CURSORS,
     ),
@@ -466,8 +467,8 @@ MUTANTS = (
     Mutant(
         "the youngest ledgers go first",
         "managed_ledger/retention.py",
-        "        if not (expired or over):\n            break\n",
-        "        if not (expired or over):\n            continue\n",
+        "        if not (expired or is_above_size):\n            break\n",
+        "        if not (expired or is_above_size):\n            continue\n",
         RETENTION,
     ),
     Mutant(
@@ -606,7 +607,7 @@ MUTANTS = (
     Mutant(
         "a cold read that a rewind overtook is delivered",
         "managed_ledger/cursors/managed_cursor.py",
-        "            if valid != self._reads_valid or not entries:\n",
+        "            if generation != self._read_generation or not entries:\n",
         "            if not entries:\n",
         LEDGER,
     ),
@@ -692,7 +693,7 @@ MUTANTS = (
     Mutant(
         "a cursor's ledger that could not be deleted is forgotten",
         "managed_ledger/cursors/cursor_store.py",
-        "                self._undeleted[each] = None\n",
+        "                self._undeleted[dropped_id] = None\n",
         "",
         ("tests/unit/managed_ledger/test_ledger_under_faults.py", "-k", "goes_with_the_next_one"),
     ),

@@ -35,8 +35,8 @@ MUTANTS: Final = (
     Mutant(
         "what is set for all clusters goes over what is set for this one",
         "broker/policies/topic/service.py",
-        "for record in (everywhere, own) if record",
-        "for record in (own, everywhere) if record",
+        "for record in (everywhere, local) if record",
+        "for record in (local, everywhere) if record",
         (f"{_UNIT}/policies/topic/test_service.py",),
     ),
     # -- rates
@@ -115,8 +115,8 @@ MUTANTS: Final = (
     Mutant(
         "a subscription whose topic leaves its resource group waits on",
         "broker/topic/reading/pump.py",
-        "            before.forget(self)\n        self.run()\n",
-        "            before.forget(self)\n",
+        "            former_group.forget(self)\n        self.run()\n",
+        "            former_group.forget(self)\n",
         _GROUP,
     ),
     Mutant(
@@ -186,15 +186,15 @@ MUTANTS: Final = (
     Mutant(
         "more is passed over than the quota says",
         "managed_ledger/reading/backlog_size.py",
-        "            return Position(ledger.ledger_id, min(-(-over // average), ledger.entries) - 1)\n",
+        "            return Position(ledger.ledger_id, min(-(-bytes_to_pass // average), ledger.entries) - 1)\n",
         "            return Position(ledger.ledger_id, ledger.entries - 1)\n",
         _BACKLOG,
     ),
     Mutant(
         "what was read of a ledger counts as backlog",
         "managed_ledger/reading/backlog_size.py",
-        "            return total - before - _bytes_up_to(ledger, position.entry_id)\n",
-        "            return total - before\n",
+        "            return total - bytes_before - _bytes_up_to(ledger, position.entry_id)\n",
+        "            return total - bytes_before\n",
         _BACKLOG,
     ),
     # -- policies of topics
@@ -208,8 +208,8 @@ MUTANTS: Final = (
     Mutant(
         "the rate of a subscription takes those of the others away",
         "broker/policies/topic/record.py",
-        '        return {**record, "subscriptionPolicies": {**others, self.subscription: {"dispatchRate": value}}}\n',
-        '        return {**record, "subscriptionPolicies": {self.subscription: {"dispatchRate": value}}}\n',
+        '{**of_subscriptions, self.subscription: {"dispatchRate": value}}',
+        '{self.subscription: {"dispatchRate": value}}',
         _RECORD,
     ),
     Mutant(
@@ -223,8 +223,8 @@ MUTANTS: Final = (
     Mutant(
         "of two changes at the same moment one is lost",
         "broker/policies/topic/service.py",
-        "            before = None if entry is None else entry[1]\n            after",
-        "            before = None\n            after",
+        "            former = None if entry is None else entry[1]\n            changed",
+        "            former = None\n            changed",
         _SERVICE,
     ),
     Mutant(
@@ -268,8 +268,8 @@ MUTANTS: Final = (
     Mutant(
         "a setting that is removed keeps its value",
         "broker/settings/dynamic.py",
-        "            wanted, values = dict(self._started_with), {}\n",
-        "            wanted, values = {}, {}\n",
+        "            new_texts, values = dict(self._started_with), {}\n",
+        "            new_texts, values = {}, {}\n",
         _SETTINGS,
     ),
     Mutant(
@@ -311,8 +311,8 @@ MUTANTS: Final = (
     Mutant(
         "nothing moves while brokers take turns in being the least loaded one",
         "broker/ownership/load/balancing.py",
-        "and self._is_unequal(pair, former)):",
-        "and pair == _ends(former)):",
+        "and self._is_unequal(pair, former_usage)):",
+        "and pair == _ends(former_usage)):",
         _BALANCING,
     ),
     Mutant(
@@ -333,7 +333,7 @@ MUTANTS: Final = (
     Mutant(
         "shedding: a broker gives more than its excess",
         "broker/ownership/load/shedding.py",
-        "        if chosen and wanted <= 0:\n            break\n",
+        "        if chosen and traffic_wanted <= 0:\n            break\n",
         "",
         _SHEDDING,
     ),
@@ -390,8 +390,8 @@ MUTANTS: Final = (
     Mutant(
         "clients of one address and port are counted, not of one host",
         "broker/topic/limits.py",
-        """    host = address.rpartition(":")[0]\n    return not most or sum(other.rpartition(":")[0] == host""",
-        """    host = address\n    return not most or sum(other == host""",
+        '    host = address.rpartition(":")[0]\n    return not count_max or sum(other.rpartition(":")[0] == host',
+        "    host = address\n    return not count_max or sum(other == host",
         ("tests/unit/broker/topic/publishing/test_producers.py",),
     ),
     Mutant(
@@ -462,8 +462,8 @@ MUTANTS: Final = (
     Mutant(
         "the broker's publish latency counts a run of entries as one",
         "broker/topic/publishing/publishing.py",
-        "            self._of_broker.add(took_s * 1000, following - at)\n",
-        "            self._of_broker.add(took_s * 1000)\n",
+        "            self._broker_latencies.add(took_s * 1000, end - start)\n",
+        "            self._broker_latencies.add(took_s * 1000)\n",
         (f"{_UNIT}/topic/publishing/test_publishing.py",),
     ),
     Mutant(

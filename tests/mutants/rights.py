@@ -59,15 +59,15 @@ MUTANTS: Final = (
     Mutant(
         "a new namespace brings along what its maker may not set",
         "broker/admin/namespaces/namespaces.py",
-        "for operation in more_needed_for(given):",
-        "for operation in list(more_needed_for(given))[1:]:",
+        "for operation in more_needed_for(policies):",
+        "for operation in list(more_needed_for(policies))[1:]:",
         _ROLES,
     ),
     Mutant(
         "the clients of an administrator that was removed go on",
         "broker/broker.py",
-        "own = [topic for topic in every if topic.name.tenant == tenant]",
-        "own = [topic for topic in every if topic.name.tenant != tenant]",
+        "own = [topic for topic in topics if topic.name.tenant == tenant]",
+        "own = [topic for topic in topics if topic.name.tenant != tenant]",
         _ACCESS,
     ),
     Mutant(

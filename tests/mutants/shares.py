@@ -32,8 +32,8 @@ MUTANTS: Final = (
     Mutant(
         "a topic that takes nothing for a while stops the other topics of the connection",
         "broker/binary/producers.py",
-        "            self._held.hold(topic, by)\n",
-        "            self._flow.hold(by)\n",
+        "            self._held.hold(topic, hold)\n",
+        "            self._flow.hold(hold)\n",
         _HELD,
     ),
     Mutant(
@@ -386,7 +386,7 @@ MUTANTS: Final = (
     Mutant(
         "a producer may tell anything of itself",
         "broker/binary/producers.py",
-        "            check_size(request.metadata, _named(request))\n",
+        "            check_size(request.metadata, _producer_label(request))\n",
         "            pass\n",
         _PROPERTIES,
     ),
@@ -428,7 +428,7 @@ MUTANTS: Final = (
     Mutant(
         "what the connections of a client bring has no sum",
         "broker/binary/loop_share.py",
-        "        self._compare(source, held_bytes, UNWORKED_BYTES_MAX)\n",
+        "        self._update_fullness(source, held_bytes, UNWORKED_BYTES_MAX)\n",
         "",
         _UNWORKED,
     ),
@@ -442,7 +442,7 @@ MUTANTS: Final = (
     Mutant(
         "who does not take its answers stops its other connections",
         "broker/binary/server.py",
-        " or not self._is_wanted or self._is_closing:\n            held_bytes = 0\n",
+        " or not self._may_read or self._is_closing:\n            held_bytes = 0\n",
         " or self._is_closing:\n            held_bytes = 0\n",
         _UNWORKED,
     ),
@@ -471,7 +471,7 @@ MUTANTS: Final = (
     Mutant(
         "a role has any number of streams",
         "broker/grpc/requests.py",
-        "        if self._streams[source] >= most:\n",
+        "        if self._streams[source] >= streams_max:\n",
         "        if self._streams[source] < 0:\n",
         _REQUESTS,
     ),
@@ -520,8 +520,8 @@ MUTANTS: Final = (
     Mutant(
         "a request is read before it is known who calls",
         "broker/grpc/service.py",
-        "                wanted = await _guard(read, context, context, self._broker.doors)\n",
-        "                wanted = await _guard(read, context, context)\n",
+        "                message = await _guard(read, context, context, self._broker.doors)\n",
+        "                message = await _guard(read, context, context)\n",
         _REQUESTS,
     ),
 )

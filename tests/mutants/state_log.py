@@ -16,8 +16,8 @@ MUTANTS = (
     Mutant(
         "a leader changes the list whoever changed it before",
         f"{ROOM}/log/list_record.py",
-        "            await self._record.write(encode_list(new))\n",
-        "            await self._record.read()\n            await self._record.write(encode_list(new))\n",
+        "            await self._record.write(encode_list(new_list))\n",
+        "            await self._record.read()\n            await self._record.write(encode_list(new_list))\n",
         (f"{UNIT}/log/test_list_record.py",),
     ),
     Mutant(

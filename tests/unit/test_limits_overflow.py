@@ -469,12 +469,12 @@ async def test_the_tenant_not_asked_about_for_longest_is_forgotten(
     admins = TenantAdmins(world.store, lambda _: None)
     for number in range(4):
         await world.store.put(f"/admin/policies/t{number}", b'{"adminRoles":["boss"]}')
-        assert await admins.of(f"t{number}") == frozenset(("boss",))
+        assert await admins.admins_of(f"t{number}") == frozenset(("boss",))
     assert admins.names == ["t2", "t3"]
     for number in range(4, 8):
-        assert await admins.of(f"t{number}") is None, "there is no such tenant"
+        assert await admins.admins_of(f"t{number}") is None, "there is no such tenant"
     assert admins.names == ["t2", "t3"], "names that anybody can invent push nobody out"
-    assert await admins.of("t0") == frozenset(("boss",))
+    assert await admins.admins_of("t0") == frozenset(("boss",))
     admins.close()
 
 

@@ -54,8 +54,8 @@ class BookiesApi:
         group = request.query.get("group")
         if not group:
             raise Refused(412, "Bookie 'group' parameters is missing")
-        given = as_object(await body_of(request))
-        rack, hostname = given.get("rack"), given.get("hostname")
+        placement = as_object(await body_of(request))
+        rack, hostname = placement.get("rack"), placement.get("hostname")
         if not isinstance(rack, str) or normal_rack(rack) is None:
             raise Refused(412, "Bookie 'rack' parameter is invalid: it is the name of a rack, for example /rack-1")
         if not isinstance(hostname, str | None):

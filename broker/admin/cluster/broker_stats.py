@@ -74,8 +74,8 @@ class BrokerStatsApi:
 
 
 async def _no_java(request: web.Request) -> web.Response:
-    what = request.path.removeprefix(f"{ADMIN}/broker-stats/")
-    raise Refused(501, f"{what}: this broker is no Java process and has none; its numbers are at /metrics")
+    call_name = request.path.removeprefix(f"{ADMIN}/broker-stats/")
+    raise Refused(501, f"{call_name}: this broker is no Java process and has none; its numbers are at /metrics")
 
 
 def _group(dimensions: dict[str, str], metrics: Mapping[str, float]) -> dict[str, Any]:
@@ -128,7 +128,7 @@ def _topic(topic: Topic) -> dict[str, Any]:
     for subscription in subscriptions.values():
         counted = counted.plus(subscription.counted)
     return {
-        "publishers": [_some(producer_stats(producer), _OF_PUBLISHERS) for producer in producers],
+        "publishers": [_only_members(producer_stats(producer), _OF_PUBLISHERS) for producer in producers],
         "replication": {},
         "subscriptions": {name: _subscription(topic, subscription) for name, subscription in subscriptions.items()},
         "producerCount": len(producers),
@@ -149,19 +149,19 @@ def _topic(topic: Topic) -> dict[str, Any]:
 
 
 def _subscription(topic: Topic, subscription: Subscription) -> dict[str, Any]:
-    rate, size, again, acked, _, expired = subscription.rates.values
+    rate, size, redelivery_rate, acked, _, expired = subscription.rates.values
     is_shared = subscription.type_name in _SHARED
     members = (*_OF_CONSUMERS, *_OF_SHARED_CONSUMERS) if is_shared else _OF_CONSUMERS
     cursor = subscription.cursor
     durable = topic.ledger.cursors.get(subscription.name)
     return {
-        "consumers": [_some(consumer_stats(consumer), members) for consumer in subscription.consumers],
+        "consumers": [_only_members(consumer_stats(consumer), members) for consumer in subscription.consumers],
         "msgBacklog": cursor.backlog(),
         "msgRateExpired": expired,
         "msgRateOut": rate,
         "messageAckRate": acked,
         "msgThroughputOut": size,
-        "msgRateRedeliver": again,
+        "msgRateRedeliver": redelivery_rate,
         "numberOfEntriesSinceFirstNotAckedMessage": topic.ledger.ledgers.entries_between(
             cursor.mark_delete_position, cursor.read_position
         ),
@@ -179,5 +179,5 @@ def _subscription(topic: Topic, subscription: Subscription) -> dict[str, Any]:
     }
 
 
-def _some(members: dict[str, Any], wanted: tuple[str, ...]) -> dict[str, Any]:
+def _only_members(members: dict[str, Any], wanted: tuple[str, ...]) -> dict[str, Any]:
     return {name: members[name] for name in wanted}

@@ -113,11 +113,12 @@ class ClustersApi:
     async def brokers(self, request: web.Request) -> web.Response:
         """Each broker that is there, with the policy that names it."""
         policies = await self._policies(request)
-        return json_answer([_named(broker_id, policies) for broker_id in sorted(await self._ownership.brokers())])
+        broker_ids = sorted(await self._ownership.brokers())
+        return json_answer([_isolation_of_broker(broker_id, policies) for broker_id in broker_ids])
 
     async def broker(self, request: web.Request) -> web.Response:
         """The same of one broker, there or not."""
-        return json_answer(_named(request.match_info["broker"], await self._policies(request)))
+        return json_answer(_isolation_of_broker(request.match_info["broker"], await self._policies(request)))
 
     async def _policies(self, request: web.Request) -> Sequence[IsolationPolicy]:
         """The isolation policies of a cluster. Raises NoRecord, Refused (500): what is stored is not a policy."""
@@ -132,7 +133,7 @@ def _cluster(request: web.Request) -> str:
     return request.match_info["cluster"]
 
 
-def _named(broker: str, policies: Sequence[IsolationPolicy]) -> dict[str, Any]:
+def _isolation_of_broker(broker: str, policies: Sequence[IsolationPolicy]) -> dict[str, Any]:
     """The last policy that names the broker `host:port`, and the namespaces of all that do."""
     shown: dict[str, Any] = {"brokerName": broker, "namespaceRegex": [], "primary": False}
     for policy in policies:

@@ -84,8 +84,8 @@ class LoadApi:
         return None if node is None or not node.value else parse_record(node)
 
     async def _store(self, request: web.Request, path: str) -> web.Response:
-        given = await object_of(request)
-        quota = {**DEFAULT_QUOTA, **given}
+        body = await object_of(request)
+        quota = {**DEFAULT_QUOTA, **body}
         if quota.keys() != DEFAULT_QUOTA.keys() or not all(
             isinstance(value, bool if name == "dynamic" else int | float) for name, value in quota.items()
         ):

@@ -27,12 +27,12 @@ class LookupsApi:
         name = topic_of(request)
         listener = request.query.get("listenerName", "") or request.headers.get("X-Pulsar-ListenerName", "")
         authoritative = request.query.get("authoritative") == "true"
-        place = await self._broker.lookups.find(name, authoritative=authoritative)
-        address = place.broker
-        if place.is_redirect:
-            flag = "true" if place.authoritative else "false"
+        owner = await self._broker.lookups.find(name, authoritative=authoritative)
+        address = owner.broker
+        if owner.is_redirect:
+            flag = "true" if owner.authoritative else "false"
             raise moved(f"{address.web_url(secure=request.secure)}{request.rel_url.raw_path}?authoritative={flag}")
-        plain, tls = place.service_urls(listener)
+        plain, tls = owner.service_urls(listener)
         answer = {
             "brokerId": address.broker_id or None,
             "brokerUrl": plain,

@@ -65,11 +65,11 @@ class BundlesApi:
 
     async def unload_bundle(self, request: web.Request) -> web.Response:
         """Give a bundle back, or to the broker that `destinationBroker` names."""
-        bundle = await self._named(request)
-        wanted = request.query.get("destinationBroker", "")
+        bundle = await self._bundle_in_path(request)
+        destination_name = request.query.get("destinationBroker", "")
         destination = None
-        if wanted:
-            destination = (await self._ownership.brokers()).get(wanted)
+        if destination_name:
+            destination = (await self._ownership.brokers()).get(destination_name)
             if destination is None:
                 raise Refused(409, "Not allowed unload namespace bundle to inactive destination broker")
             owner = await self._ownership.owner_of(bundle)
@@ -113,16 +113,16 @@ class BundlesApi:
 
     async def positions(self, request: web.Request) -> web.Response:
         """Where the topics of a bundle are in its range."""
-        bundle = await self._named(request)
+        bundle = await self._bundle_in_path(request)
         topics = await self._work.topics(bundle)
-        if wanted := request.query.getall("topics", []):
-            named = {parse_topic(name) for name in wanted}
+        if wanted_topics := request.query.getall("topics", []):
+            named = {parse_topic(name) for name in wanted_topics}
             topics = [name for name in topics if name in named]
         namespace, _, text = bundle.rpartition("/")
         hashes = {name.full: bundle_hash(name) for name in sorted(topics, key=bundle_hash)}
         return json_answer({"namespace": namespace, "bundle": text, "topicHashPositions": hashes})
 
-    async def _named(self, request: web.Request) -> str:
+    async def _bundle_in_path(self, request: web.Request) -> str:
         """The bundle that the path names. Raises TopicNotFound, NoSuchBundle."""
         namespace, text = namespace_of(request), request.match_info["bundle"]
         check_range((await self._broker.namespace(namespace)).bundles, text)
@@ -132,7 +132,7 @@ class BundlesApi:
         """The bundle that the path names, or asks to be chosen."""
         namespace, text = namespace_of(request), request.match_info["bundle"]
         if text not in (LARGEST, HOT):
-            return await self._named(request)
+            return await self._bundle_in_path(request)
         bundles = (await self._broker.namespace(namespace)).bundles
         if text == LARGEST:
             return f"{namespace}/{await self._work.largest(namespace, bundles)}"

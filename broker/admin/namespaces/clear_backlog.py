@@ -40,10 +40,10 @@ class BacklogApi:
 
     async def clear(self, request: web.Request) -> web.Response:
         """Pass over all messages, for one subscription or all; consumers stay."""
-        wanted = _subscription(request)
+        subscription = _subscription(request)
 
         async def clear(topic: Topic) -> None:
-            for name in [wanted] if wanted is not None else list(topic.subscriptions):
+            for name in [subscription] if subscription is not None else list(topic.subscriptions):
                 if name in topic.subscriptions:
                     await topic.clear_backlog(name)
 
@@ -63,18 +63,18 @@ class BacklogApi:
     async def _everywhere(
         self, request: web.Request, call: str, work: Callable[[Topic], Awaitable[None]]
     ) -> web.Response:
-        namespace, wanted = namespace_of(request), request.match_info.get("bundle")
+        namespace, wanted_bundle = namespace_of(request), request.match_info.get("bundle")
         by_bundle = await self._topics(namespace)
-        if wanted is None:
+        if wanted_bundle is None:
             name = _subscription(request)
             suffix = "" if name is None else f"/{encode_twice(name)}"
             for bundle, topics in by_bundle.items():  # rule 3
                 base = await self._owners.url_of(topics[0])
                 await self._owners.ask("POST", f"{base}{ADMIN}/namespaces/{namespace}/{bundle}/{call}{suffix}", bundle)
             return done()
-        if wanted not in (await self._broker.namespace(namespace)).bundles.ranges:
-            raise Refused(412, f"Invalid bundle range {wanted}")
-        topics = by_bundle.get(wanted, [])
+        if wanted_bundle not in (await self._broker.namespace(namespace)).bundles.ranges:
+            raise Refused(412, f"Invalid bundle range {wanted_bundle}")
+        topics = by_bundle.get(wanted_bundle, [])
         if topics:
             await self._owners.redirect_unless_here(request, topics[0])
         for topic_name in topics:

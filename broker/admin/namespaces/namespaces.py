@@ -71,11 +71,11 @@ class NamespacesApi:
         return json_answer(await self._tenancy.namespace(namespace_of(request)))
 
     async def create(self, request: web.Request) -> web.Response:
-        given = await object_of(request)
-        for operation in more_needed_for(given):
+        policies = await object_of(request)
+        for operation in more_needed_for(policies):
             await check(self._broker.access, request, operation)
         await self._tenancy.check_tenant(request.match_info["tenant"])
-        await self._tenancy.create_namespace(namespace_of(request), given)
+        await self._tenancy.create_namespace(namespace_of(request), policies)
         return done()
 
     async def delete(self, request: web.Request) -> web.Response:
@@ -91,7 +91,7 @@ class NamespacesApi:
         Raises NoRecord, Refused: it is not empty, or a topic could not be deleted.
         """
         await self._tenancy.namespace(namespace)
-        for left in reversed(range(DELETE_ROUNDS if force else 1)):
+        for rounds_left in reversed(range(DELETE_ROUNDS if force else 1)):
             topics = await self._topics_in(namespace)
             if await self._is_empty(namespace, topics):
                 break
@@ -99,7 +99,7 @@ class NamespacesApi:
                 raise Refused(409, "Cannot delete non empty namespace")
             with as_own_work():
                 await self._delete_all(namespace, topics)
-            if not left and not await self._is_empty(namespace, await self._topics_in(namespace)):
+            if not rounds_left and not await self._is_empty(namespace, await self._topics_in(namespace)):
                 raise Refused(409, "Topics are made in the namespace while it is deleted; stop its clients")
         for topic in await self._topics_in(namespace):
             with as_own_work():

@@ -44,6 +44,7 @@ from broker.topic.topic import Topic
 from magnetar_core.runtime.data.buckets import LATENCY_NAMES, QUOTA_CHECK_BOUNDS, SIZE_NAMES, Period
 from magnetar_core.runtime.observe import Labels, Sample, Summary
 from magnetar_core.security.sources import open_to_others, path_in
+from magnetar_core.security.tls.contexts import Certificates
 from magnetar_core.topics.topic_name import TopicName
 from managed_ledger.compacted.entry import COMPACTION_CURSOR
 from managed_ledger.cursors.managed_cursor import ManagedCursor
@@ -495,17 +496,19 @@ def _of_resource_groups(broker: Broker, cluster: tuple[str, str]) -> Iterator[Sa
         yield Sample("pulsar_resource_group_updates_total", group.updates, labels, "changes of the group's rates")
 
 
+def _certificates(broker: Broker) -> list[Certificates]:
+    return [certificates for certificates in (broker.certificates, broker.web_certificates) if certificates is not None]
+
+
 def certificate_left_s(broker: Broker) -> float | None:
     """How long the certificates of the broker's ports are still valid, the shortest; None: it has none."""
-    both = [certificates for certificates in (broker.certificates, broker.web_certificates) if certificates is not None]
-    return min((certificates.ends_s - broker.now_ms() / 1000 for certificates in both), default=None)
+    return min((certificates.ends_s - broker.now_ms() / 1000 for certificates in _certificates(broker)), default=None)
 
 
 def open_keys(broker: Broker) -> list[str]:
     """The files with keys of the broker's ports and tokens that every user of its machine may read."""
     config = broker.config
-    both = [certificates for certificates in (broker.certificates, broker.web_certificates) if certificates is not None]
-    ports = [certificates.files.secrets for certificates in both]
+    ports = [certificates.files.secrets for certificates in _certificates(broker)]
     tokens = [path_in(text) for text in (config.token_secret_key, *config.token_secret_keys) if text]
     return open_to_others([*chain.from_iterable(ports), *filter(None, tokens)])
 

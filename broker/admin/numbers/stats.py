@@ -74,7 +74,7 @@ def _total(rates: Iterable[float]) -> float:
     return sum(rates, 0.0)
 
 
-class Wanted(NamedTuple):
+class StatsOptions(NamedTuple):
     """What a request for statistics asks for, beyond what each answer has.
 
     `getPreciseBacklog` makes no difference: entries are always counted precisely.
@@ -86,13 +86,13 @@ class Wanted(NamedTuple):
     consumers: bool = True
 
     @staticmethod
-    def of(query: Mapping[str, str]) -> "Wanted":
+    def from_query(query: Mapping[str, str]) -> "StatsOptions":
         """From the parameters of a request."""
 
-        def is_on(name: str, otherwise: str) -> bool:
-            return query.get(name, otherwise).lower() == "true"
+        def is_on(name: str, default: str) -> bool:
+            return query.get(name, default).lower() == "true"
 
-        return Wanted(
+        return StatsOptions(
             is_on("subscriptionBacklogSize", "true"),
             is_on("getEarliestTimeInBacklog", "false"),
             not is_on("excludePublishers", "false"),
@@ -112,12 +112,12 @@ def _truth(value: bool) -> str:
     return "true" if value else "false"
 
 
-async def topic_stats(topic: Topic, owner: str, wanted: Wanted) -> dict[str, Any]:
+async def topic_stats(topic: Topic, owner: str, options: StatsOptions) -> dict[str, Any]:
     """`stats` of a loaded topic; *owner* is the broker's id."""
     ledger = topic.ledger
     earliest: dict[str, int] = {}
     compaction = topic.compactor.cursor
-    if wanted.earliest_time:
+    if options.earliest_time:
         cursors: dict[str, CursorPort | ManagedCursor] = {
             name: subscription.cursor for name, subscription in topic.subscriptions.items()
         }
@@ -126,12 +126,12 @@ async def topic_stats(topic: Topic, owner: str, wanted: Wanted) -> dict[str, Any
         for name, cursor in cursors.items():
             earliest[name] = await earliest_ms(ledger, cursor.mark_delete_position) if cursor.backlog() > 0 else -1
     subscriptions = {
-        name: _subscription(topic, subscription, wanted, earliest.get(name, 0))
+        name: _subscription(topic, subscription, options, earliest.get(name, 0))
         for name, subscription in topic.subscriptions.items()
     }
     if compaction is not None:
         subscriptions[COMPACTION_CURSOR] = _compaction_cursor(
-            topic, compaction, wanted, earliest.get(COMPACTION_CURSOR, 0)
+            topic, compaction, options, earliest.get(COMPACTION_CURSOR, 0)
         )
     producers = [producer for producer in topic.producers.values() if not producer.is_waiting]
     durable = [
@@ -171,7 +171,7 @@ async def topic_stats(topic: Topic, owner: str, wanted: Wanted) -> dict[str, Any
         "ongoingTxnCount": 0,
         "abortedTxnCount": 0,
         "committedTxnCount": 0,
-        "publishers": [producer_stats(producer) for producer in producers] if wanted.publishers else [],
+        "publishers": [producer_stats(producer) for producer in producers] if options.publishers else [],
         "waitingPublishers": len(topic.producers) - len(producers),
         "subscriptions": subscriptions,
         "replication": {
@@ -235,10 +235,10 @@ def _earliest(times: Iterable[int]) -> int:
     return min((time_ms for time_ms in times if time_ms > 0), default=0)
 
 
-def _subscription(topic: Topic, subscription: Subscription, wanted: Wanted, earliest: int) -> dict[str, Any]:
+def _subscription(topic: Topic, subscription: Subscription, options: StatsOptions, earliest: int) -> dict[str, Any]:
     consumers = subscription.consumers
     backlog, held = subscription.cursor.backlog(), subscription.held
-    counted, (rate, size, again, acked, chunks, expired) = subscription.counted, subscription.rates.values
+    counted, (rate, size, redelivery_rate, acked, chunks, expired) = subscription.counted, subscription.rates.values
     key_shared = subscription.key_shared
     active = subscription.active_consumer
     cursor = topic.ledger.cursors.get(subscription.name)
@@ -247,19 +247,19 @@ def _subscription(topic: Topic, subscription: Subscription, wanted: Wanted, earl
     draining: list[Draining] = [
         ([], 0) if key_shared is None else key_shared.draining(consumer) for consumer in consumers
     ]
-    ranges = key_shared.hash_ranges() if key_shared is not None and wanted.consumers else {}
+    ranges = key_shared.hash_ranges() if key_shared is not None and options.consumers else {}
     auto_split = policy is not None and not policy.is_sticky
     return {
         "msgRateOut": rate,
         "msgThroughputOut": size,
         "bytesOutCounter": counted.bytes,
         "msgOutCounter": counted.messages,
-        "msgRateRedeliver": again,
+        "msgRateRedeliver": redelivery_rate,
         "messageAckRate": acked,
         "chunkedMessageRate": chunks,
         "msgBacklog": backlog,
         "backlogSize": topic.ledger.bytes_after(subscription.cursor.mark_delete_position)
-        if wanted.backlog_size
+        if options.backlog_size
         else -1,
         "earliestMsgPublishTimeInBacklog": earliest,
         "msgBacklogNoDelayed": max(backlog - held.delayed, 0),
@@ -280,7 +280,7 @@ def _subscription(topic: Topic, subscription: Subscription, wanted: Wanted, earl
             consumer_stats(consumer, *hashes, tells_draining=auto_split, ranges=ranges.get(consumer))
             for consumer, hashes in zip(consumers, draining, strict=True)
         ]
-        if wanted.consumers
+        if options.consumers
         else [],
         "isDurable": subscription.is_durable,
         "isReplicated": subscription.is_replicated,
@@ -304,7 +304,7 @@ def _subscription(topic: Topic, subscription: Subscription, wanted: Wanted, earl
     }
 
 
-def _compaction_cursor(topic: Topic, cursor: ManagedCursor, wanted: Wanted, earliest: int) -> dict[str, Any]:
+def _compaction_cursor(topic: Topic, cursor: ManagedCursor, options: StatsOptions, earliest: int) -> dict[str, Any]:
     """The cursor of compaction, shown as Apache's brokers show it: as a subscription that nobody consumes. Its backlog
     is what the next compaction will look at."""
     backlog = cursor.backlog()
@@ -312,7 +312,7 @@ def _compaction_cursor(topic: Topic, cursor: ManagedCursor, wanted: Wanted, earl
         **_NOTHING_PASSED,
         **_NO_BACKLOG,
         "msgBacklog": backlog,
-        "backlogSize": topic.ledger.bytes_after(cursor.mark_delete_position) if wanted.backlog_size else -1,
+        "backlogSize": topic.ledger.bytes_after(cursor.mark_delete_position) if options.backlog_size else -1,
         "earliestMsgPublishTimeInBacklog": earliest,
         "msgBacklogNoDelayed": backlog,
         **_NOTHING_KEPT,
@@ -399,22 +399,22 @@ _SUMMED_OF_CLIENT: Final = (
 )  # fmt: skip
 
 
-def _joined(known: list[dict[str, Any]], more: list[dict[str, Any]], name: str) -> list[dict[str, Any]]:
+def _merge_clients(rows: list[dict[str, Any]], additions: list[dict[str, Any]], name: str) -> list[dict[str, Any]]:
     """The clients of several partitions: those of one name are one client. Of producers so are those at one place, as
     at Apache's broker: names that brokers made differ from partition to partition."""
-    sums, rest = list(known), []
-    left = list(range(len(known)))  # each stands for one of the next partition at most
-    for addition in more:
-        at = next((index for index in left if sums[index][name] == addition[name]), None)
-        if at is None:
-            rest.append(addition)
+    sums, unmatched = list(rows), []
+    free_indexes = list(range(len(rows)))  # each stands for one of the next partition at most
+    for addition in additions:
+        match = next((index for index in free_indexes if sums[index][name] == addition[name]), None)
+        if match is None:
+            unmatched.append(addition)
         else:
-            left.remove(at)
-            sums[at] = _sum_of(sums[at], addition)
-    for addition in rest:
-        if left and name == "producerName":
-            at = left.pop(0)
-            sums[at] = _sum_of(sums[at], addition)
+            free_indexes.remove(match)
+            sums[match] = _sum_of(sums[match], addition)
+    for addition in unmatched:
+        if free_indexes and name == "producerName":
+            match = free_indexes.pop(0)
+            sums[match] = _sum_of(sums[match], addition)
         else:
             sums.append(addition)
     return sums
@@ -434,11 +434,11 @@ def sum_stats(
     partitions: dict[str, dict[str, Any]], count: int, *, per_partition: bool, persistent: bool = True
 ) -> dict[str, Any]:
     """`partitioned-stats` from the stats of those of *count* partitions that exist."""
-    every = list(partitions.values())
+    all_stats = list(partitions.values())
     subscriptions: dict[str, dict[str, Any]] = {}
-    for stats in every:
+    for stats in all_stats:
         for name, subscription in stats["subscriptions"].items():
-            known = subscriptions.setdefault(
+            sums = subscriptions.setdefault(
                 name,
                 {
                     **subscription,
@@ -447,45 +447,45 @@ def sum_stats(
                 },
             )
             for member in _SUMMED_OF_SUBSCRIPTION:
-                known[member] += subscription[member]
-            known["consumers"] = _joined(known["consumers"], subscription["consumers"], "consumerName")
-            known["earliestMsgPublishTimeInBacklog"] = _earliest(
-                (known["earliestMsgPublishTimeInBacklog"], subscription["earliestMsgPublishTimeInBacklog"])
+                sums[member] += subscription[member]
+            sums["consumers"] = _merge_clients(sums["consumers"], subscription["consumers"], "consumerName")
+            sums["earliestMsgPublishTimeInBacklog"] = _earliest(
+                (sums["earliestMsgPublishTimeInBacklog"], subscription["earliestMsgPublishTimeInBacklog"])
             )
             if subscription["type"] != "None":
-                known["type"] = subscription["type"]
-    total: dict[str, Any] = {member: sum(stats[member] for stats in every) for member in _SUMMED}
+                sums["type"] = subscription["type"]
+    total: dict[str, Any] = {member: sum(stats[member] for stats in all_stats) for member in _SUMMED}
     for member in _RATES:
-        total[member] = _total(stats[member] for stats in every)
+        total[member] = _total(stats[member] for stats in all_stats)
     total["averageMsgSize"] = total["msgThroughputIn"] / total["msgRateIn"] if total["msgRateIn"] else 0.0
-    total["msgChunkPublished"] = any(stats["msgChunkPublished"] for stats in every)
+    total["msgChunkPublished"] = any(stats["msgChunkPublished"] for stats in all_stats)
     total |= {**_NO_BACKLOG_QUOTA, **_NO_OFFLOAD, "oldestBacklogMessageAgeSeconds": 0}
-    eldest = max(every, key=lambda stats: int(stats.get("oldestBacklogMessageAgeSeconds", -1)), default={})
+    eldest = max(all_stats, key=lambda stats: int(stats.get("oldestBacklogMessageAgeSeconds", -1)), default={})
     if eldest.get("oldestBacklogMessageAgeSeconds", -1) > 0:  # owners of other versions may not have it
         for member in ("oldestBacklogMessageAgeSeconds", "oldestBacklogMessageSubscriptionName"):
             total[member] = eldest.get(member)
     total["earliestMsgPublishTimeInBacklogs"] = _earliest(
-        numbers["earliestMsgPublishTimeInBacklogs"] for numbers in every
+        numbers["earliestMsgPublishTimeInBacklogs"] for numbers in all_stats
     )
     publishers: list[dict[str, Any]] = []
-    for stats in every:
-        publishers = _joined(publishers, stats["publishers"], "producerName")
+    for stats in all_stats:
+        publishers = _merge_clients(publishers, stats["publishers"], "producerName")
     total["publishers"] = publishers
     total["subscriptions"] = subscriptions
     remote: dict[str, tuple[int, int]] = {}
-    for stats in every:
+    for stats in all_stats:
         for cluster, waits in stats["replication"].items():
             entries, size = remote.get(cluster, (0, 0))
             remote[cluster] = entries + waits["replicationBacklog"], size + waits.get("backlogSize", 0)
     total["replication"] = {cluster: _not_replicated(*waits) for cluster, waits in remote.items()}
     total["compaction"] = {
-        member: combine(stats["compaction"][member] for stats in every) if every else 0
+        member: combine(stats["compaction"][member] for stats in all_stats) if all_stats else 0
         for member, combine in _COMPACTION.items()
     }
     total["metadata"] = {"partitions": count, "deleted": False}
     total["partitions"] = partitions if per_partition else {}
     if not persistent:
-        total |= {**_NO_QUOTA_AT_ALL, "msgDropRate": _total(stats["msgDropRate"] for stats in every)}
+        total |= {**_NO_QUOTA_AT_ALL, "msgDropRate": _total(stats["msgDropRate"] for stats in all_stats)}
     return total
 
 

@@ -27,7 +27,7 @@ from aiohttp import web
 from broker.admin.deputies import as_own_work
 from broker.admin.http import Refused, caller_of, json_answer, namespace_of, topic_of
 from broker.admin.numbers.metrics import certificate_left_s, open_keys, topic_numbers, unread_bytes
-from broker.admin.numbers.stats import Wanted, topic_stats
+from broker.admin.numbers.stats import StatsOptions, topic_stats
 from broker.admin.owners import Owners
 from broker.admin.page.facts import (
     NAMESPACES_SHOWN_MAX,
@@ -141,12 +141,12 @@ class PageApi:
     # -------------------------------------------------------------------------------- what the page asks for
 
     async def overview(self, request: web.Request) -> web.Response:
-        with self._one_more():
+        with self._begin_call():
             caller = caller_of(request)
-            sees_all = await self._may(caller, Need(Operation.BROKER))
-            others = await self._ask_others("served")
+            sees_all = await self._is_allowed(caller, Need(Operation.BROKER))
+            other_answers = await self._ask_others("served")
             mine = self._served()
-            answers = {self._ownership.broker_id: mine, **others.answers}
+            answers = {self._ownership.broker_id: mine, **other_answers.answers}
             sums = sums_by_namespace(_part(answer, "namespaces") for answer in answers.values())
             tenants, namespaces = await self._visible(caller)
             rows = [{"name": name, "is_whole": whole, **(sums.get(name, sum_of(())) if whole else {})}
@@ -156,81 +156,82 @@ class PageApi:
             hours = (answer.get("hour") for answer in answers.values() if isinstance(answer, dict))
             return json_answer(
                 {
-                    **self._about(caller),
+                    **self._facts_for(caller),
                     "now_ms": now_ms,
                     "sees_all": sees_all,
                     "tenants": tenants,
                     "namespaces": rows[:NAMESPACES_SHOWN_MAX],
                     "namespaces_total": len(rows),
                     "sum": sum_of(row for row in rows if row["is_whole"]),
-                    "brokers": await self._brokers(others) if sees_all else [],
+                    "brokers": await self._brokers(other_answers) if sees_all else [],
                     "signs": self._all_signs(answers) if sees_all else [],
                     "storage": self._storage() if sees_all and self._storage is not None else None,
-                    "silent_brokers": len(others.problems),
+                    "silent_brokers": len(other_answers.problems),
                     "hour": shown_hour(hours, now_ms) if sees_all else None,
                 }
             )
 
     async def namespace(self, request: web.Request) -> web.Response:
-        with self._one_more():
+        with self._begin_call():
             caller, namespace = caller_of(request), namespace_of(request)
-            is_whole = await self._may(caller, about_namespace(Operation.GET_TOPICS, namespace))
+            is_whole = await self._is_allowed(caller, about_namespace(Operation.GET_TOPICS, namespace))
             if not is_whole and not await self._sees_some(caller, namespace):
                 raise Refused(403, f"{caller.role} may not see the topics of {namespace}")
             await self._broker.namespace(namespace)
-            others = await self._ask_others(f"served/{namespace}")
-            answers = {self._ownership.broker_id: self._served_namespace(namespace), **others.answers}
+            other_answers = await self._ask_others(f"served/{namespace}")
+            answers = {self._ownership.broker_id: self._served_namespace(namespace), **other_answers.answers}
             rows = {broker: list(_part_list(answer, "topics")) for broker, answer in answers.items()}
             names = set(await self._broker.topics_of_namespace(namespace, persistent=True, non_persistent=True))
-            names |= {row["name"] for some in rows.values() for row in some if isinstance(row.get("name"), str)}
+            all_rows = [row for broker_rows in rows.values() for row in broker_rows]
+            names |= {row["name"] for row in all_rows if isinstance(row.get("name"), str)}
             if not is_whole:
                 names = {name for name in names if await self._sees_topic(caller, name)}
-            shown, total = shown_rows(names, rows, request.query.get("find", ""))
+            shown_topics, total = shown_rows(names, rows, request.query.get("find", ""))
             now_ms = self._broker.now_ms()
             hours = (answer.get("hour") for answer in answers.values() if isinstance(answer, dict))
             return json_answer(
                 {
-                    **self._about(caller),
+                    **self._facts_for(caller),
                     "now_ms": now_ms,
                     "is_whole": is_whole,
-                    "topics": shown,
+                    "topics": shown_topics,
                     "topics_total": total,
-                    "sum": sum_of(row for some in rows.values() for row in some if row.get("name") in names),
-                    "silent_brokers": len(others.problems),
+                    "sum": sum_of(row for row in all_rows if row.get("name") in names),
+                    "silent_brokers": len(other_answers.problems),
                     "hour": shown_hour(hours, now_ms) if is_whole else None,
                 }
             )
 
     async def topic(self, request: web.Request) -> web.Response:
-        with self._one_more():
+        with self._begin_call():
             name = topic_of(request)
             owner, address = await self._owner_of(name)
-            about = self._about(caller_of(request))
+            facts = self._facts_for(caller_of(request))
             if address is not None and address != self._ownership.address and "here" not in request.query:
                 path = f"topics/{name.rest_path}?here=true"
                 answer, problem = await self._ask(owner, address, path)
                 if problem:
                     raise Refused(503, f"{name} is served by {owner}, which does not tell of it: {problem}")
-                return json_answer({**answer, **about, "broker": owner})
+                return json_answer({**answer, **facts, "broker": owner})
             topic = self._broker.topics.get(name)
             now_ms = self._broker.now_ms()
             if topic is None:
                 if not await self._broker.ledgers.exists(name.managed_ledger_name):
                     raise TopicNotFound(f"Topic {name} not found")
-                return json_answer({**about, "now_ms": now_ms, "name": name.full, "is_open": False, "broker": owner})
+                return json_answer({**facts, "now_ms": now_ms, "name": name.full, "is_open": False, "broker": owner})
             return json_answer(
                 {
-                    **about,
+                    **facts,
                     "now_ms": now_ms,
                     **row_of(name.full, topic_numbers(topic)),
                     "broker": owner,
-                    "stats": shown_stats(await topic_stats(topic, owner, Wanted())),
+                    "stats": shown_stats(await topic_stats(topic, owner, StatsOptions())),
                     "hour": shown_hour([self._history.hour(name.full)], now_ms),
                 }
             )
 
     async def ledgers(self, request: web.Request) -> web.Response:
-        with self._one_more():
+        with self._begin_call():
             name = topic_of(request)
             owner, address = await self._owner_of(name)
             if address is not None and address != self._ownership.address and "here" not in request.query:
@@ -351,10 +352,10 @@ class PageApi:
             return {}, "its answer is not JSON"
         return (answer, "") if isinstance(answer, dict) else ({}, "its answer is not an object")
 
-    async def _brokers(self, others: _Answers) -> list[dict[str, Any]]:
+    async def _brokers(self, answers: _Answers) -> list[dict[str, Any]]:
         rows = []
         for name, address in sorted((await self._ownership.brokers()).items()):
-            answer = others.answers.get(name, {})
+            answer = answers.answers.get(name, {})
             connections = len(self._broker.server.clients) if address == self._ownership.address else None
             rows.append(
                 {
@@ -362,7 +363,7 @@ class PageApi:
                     "url": address.web_url(secure=self._owners.uses_tls),
                     "connections": answer.get("connections", connections),
                     "version": answer.get("version", self._version if connections is not None else None),
-                    "problem": others.problems.get(name, ""),
+                    "problem": answers.problems.get(name, ""),
                 }
             )
         return rows
@@ -374,10 +375,10 @@ class PageApi:
         their topics, or some."""
         tenants, namespaces = [], []
         for tenant, names in (await self._all_namespaces()).items():
-            if await self._may(caller, about_tenant(Operation.LIST_NAMESPACES, tenant)):
+            if await self._is_allowed(caller, about_tenant(Operation.LIST_NAMESPACES, tenant)):
                 tenants.append(tenant)
             for name in names:
-                if await self._may(caller, about_namespace(Operation.GET_TOPICS, name)):
+                if await self._is_allowed(caller, about_namespace(Operation.GET_TOPICS, name)):
                     namespaces.append((name, True))
                 elif await self._sees_some(caller, name):
                     namespaces.append((name, False))
@@ -411,9 +412,9 @@ class PageApi:
             topic = TopicName.parse(name)
         except TopicNameError:
             return False
-        return await self._may(caller, about_topic(Operation.GET_STATS, topic))
+        return await self._is_allowed(caller, about_topic(Operation.GET_STATS, topic))
 
-    async def _may(self, caller: Caller, need: Need) -> bool:
+    async def _is_allowed(self, caller: Caller, need: Need) -> bool:
         try:
             await self._broker.access.check(caller, need)
         except (NotAuthorized, NotAuthenticated, NoSuchTenant):
@@ -422,7 +423,7 @@ class PageApi:
 
     # -------------------------------------------------------------------------------- parts of answers
 
-    def _about(self, caller: Caller) -> dict[str, Any]:
+    def _facts_for(self, caller: Caller) -> dict[str, Any]:
         return {
             "cluster": self._broker.config.cluster_name,
             "answered_by": self._ownership.broker_id,
@@ -444,7 +445,7 @@ class PageApi:
     async def _address_list(self) -> list[tuple[str, str]]:
         return [(broker, address.native_url) for broker, address in (await self._ownership.brokers()).items()]
 
-    def _one_more(self) -> "_Turn":
+    def _begin_call(self) -> "_Turn":
         if self._under_way >= PAGE_CALLS_AT_ONCE:
             raise Refused(503, f"{PAGE_CALLS_AT_ONCE} pages are being answered; try again")
         return _Turn(self)

@@ -75,8 +75,8 @@ def shown_rows(
     *names* are those that the caller may see; *open_rows*: broker → the rows of the topics that it has open.
     """
     rows: dict[str, dict[str, Any]] = {name: {"name": name, "is_open": False} for name in names if find in name}
-    for broker, some in open_rows.items():
-        for row in some:
+    for broker, broker_rows in open_rows.items():
+        for row in broker_rows:
             if isinstance(row, dict) and row.get("name") in rows:
                 rows[row["name"]] = {**row, "broker": broker}
 

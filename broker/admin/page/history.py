@@ -100,7 +100,8 @@ class History:
             return None
         first = self._last_step + 1
         order = [(first + step) % STEPS_KEPT for step in range(STEPS_KEPT)]
-        steps = {member: [round(ring[at], 3) for at in order] for member, ring in zip(_NAMES, line.rings, strict=True)}
+        rings = zip(_NAMES, line.rings, strict=True)
+        steps = {member: [round(ring[index], 3) for index in order] for member, ring in rings}
         return {"last_step": self._last_step, "first_step": self._first_step, **steps}
 
 
@@ -112,19 +113,19 @@ class Round:
         self.counts: dict[str, Counts] = {}
         self.sums: dict[str, list[int]] = {WHOLE: [0] * len(_NAMES)}
 
-    def add(self, topic: str, namespace: str, now: Counts) -> None:
-        self.counts[topic] = now
-        before = self._before.get(topic)
+    def add(self, topic: str, namespace: str, counts: Counts) -> None:
+        self.counts[topic] = counts
+        earlier = self._before.get(topic)
         added = [
-            new if before is None or new < before[at] else new - before[at]  # rule 3
-            for at, new in enumerate(now[:-1])
+            count if earlier is None or count < earlier[index] else count - earlier[index]  # rule 3
+            for index, count in enumerate(counts[:-1])
         ]
-        added.append(now.backlog)
+        added.append(counts.backlog)
         self.sums[topic] = added
         for name in (namespace, WHOLE):
-            known = self.sums.setdefault(name, [0] * len(_NAMES))
-            for at, number in enumerate(added):
-                known[at] += number
+            sums = self.sums.setdefault(name, [0] * len(_NAMES))
+            for index, number in enumerate(added):
+                sums[index] += number
 
 
 def shown_hour(hours: Iterable[object], now_ms: int) -> dict[str, Any] | None:
@@ -145,8 +146,8 @@ def shown_hour(hours: Iterable[object], now_ms: int) -> dict[str, Any] | None:
         late = last - lines[0]
         known_from = min(known_from, max(lines[2] - (last - STEPS_KEPT + 1), 0))
         for name, values in zip(_NAMES, lines[1], strict=True):
-            for at in range(max(0, -late), min(STEPS_KEPT, STEPS_KEPT - late)):
-                sums[name][at] += values[at + late]
+            for index in range(max(0, -late), min(STEPS_KEPT, STEPS_KEPT - late)):
+                sums[name][index] += values[index + late]
             if 0 < late <= 2:  # a step that a broker does not have yet is not shown as nothing
                 sums[name][-late:] = [so_far + values[-1] for so_far in sums[name][-late:]]
     if not is_there:

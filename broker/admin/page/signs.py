@@ -57,8 +57,8 @@ def balance_sign(bundles: Mapping[str, int]) -> str:
     """About brokers, by the bundles that they own."""
     if len(bundles) < 2:
         return ""
-    most, least = max(bundles, key=bundles.__getitem__), min(bundles, key=bundles.__getitem__)
-    high, low = bundles[most], bundles[least]
+    fullest, emptiest = max(bundles, key=bundles.__getitem__), min(bundles, key=bundles.__getitem__)
+    high, low = bundles[fullest], bundles[emptiest]
     if high - low < BUNDLES_APART_WARN or high < BUNDLES_TIMES_WARN * low:
         return ""
-    return f"{most} owns {high} bundles, and {least} {low}"
+    return f"{fullest} owns {high} bundles, and {emptiest} {low}"

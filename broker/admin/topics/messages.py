@@ -79,17 +79,17 @@ class MessagesApi:
 
     async def examine(self, request: web.Request) -> web.Response:
         """A message by its place, counted from the start or from the end of the topic."""
-        number = _number(request, "messagePosition", 1)
+        wanted_place = _number(request, "messagePosition", 1)
         topic = await self._unpartitioned(request, "messages are examined")
         total = topic.ledger.ledgers.entries_total
         if not total:
             raise Refused(412, "Could not examine messages due to the total message is zero")
-        place = min(max(number, 1), total)
+        entry_number = min(max(wanted_place, 1), total)
         if request.query.get("initialPosition", "latest") != "earliest":
-            if number > total:
-                raise Refused(412, f"{topic.name} has {total} entries, so there is no {number}th from its end")
-            place = total - place + 1
-        position = topic.ledger.ledgers.position_at(place - 1)
+            if wanted_place > total:
+                raise Refused(412, f"{topic.name} has {total} entries, so there is no {wanted_place}th from its end")
+            entry_number = total - entry_number + 1
+        position = topic.ledger.ledgers.position_at(entry_number - 1)
         return await self._answer(entry_at(topic.ledger, position), "Message not found")
 
     async def analyse(self, request: web.Request) -> web.Response:
@@ -175,9 +175,9 @@ class MessagesApi:
         return await self._owners.loaded(request)
 
 
-def _number(request: web.Request, name: str, otherwise: int) -> int:
+def _number(request: web.Request, name: str, default: int) -> int:
     """A whole number of the query. Raises Refused (400)."""
-    text = request.query.get(name, str(otherwise))
+    text = request.query.get(name, str(default))
     try:
         return int(text)
     except ValueError:

@@ -19,7 +19,7 @@ from broker.admin.http import (
     topic_of,
     with_system_topics,
 )
-from broker.admin.numbers.stats import Wanted, sum_stats
+from broker.admin.numbers.stats import StatsOptions, sum_stats
 from broker.admin.owners import Owners
 from broker.admin.rights import Routes
 from broker.broker import Broker
@@ -88,14 +88,14 @@ class PartitionedTopicsApi:
     async def update(self, request: web.Request) -> web.Response:
         name = topic_of(request)
         count = await _wanted_count(request, self._broker.config.partitions_max)
-        before = await self._partitioned.count(name)
-        if not before:
+        former_count = await self._partitioned.count(name)
+        if not former_count:
             raise Refused(409, f"Topic {name} is not the partitioned topic.")
-        await self._broker.creation.check_room_for(name, range(before, count))
-        subscriptions = await self._subscriptions(name) if name.is_persistent and count > before else {}
+        await self._broker.creation.check_room_for(name, range(former_count, count))
+        subscriptions = await self._subscriptions(name) if name.is_persistent and count > former_count else {}
         if subscriptions:  # first: clients may come to a partition, and publish there, as soon as the record counts it
             await self._partitioned.make_ahead(name, count)
-            await self._subscribe(map(name.with_partition, range(before, count)), subscriptions)
+            await self._subscribe(map(name.with_partition, range(former_count, count)), subscriptions)
         await self._partitioned.grow(name, count)
         return done()
 
@@ -130,20 +130,20 @@ class PartitionedTopicsApi:
             raise Refused(409, f"{name} is a non-partitioned topic; delete it as such (DELETE without /partitions)")
         count = await self._known_count(name, f"Topic {name} not found.")
         suffix = f"?force={str(force).lower()}"
-        for left in reversed(range(DELETE_ROUNDS if force else 1)):
+        for rounds_left in reversed(range(DELETE_ROUNDS if force else 1)):
             await self._owners.ask_partitions("DELETE", name, count, suffix, fine=(404,))
             try:
                 await self._broker.deleting.delete_partitioned(name)
                 break
             except RecordInUse:  # a connected producer made a partition again while others were deleted
-                if not left:
+                if not rounds_left:
                     raise
         return done()
 
     async def stats(self, request: web.Request) -> web.Response:
         name = topic_of(request)
         count = await self._known_count(name, f"Partitioned topic {name} not found")
-        suffix = f"/stats?{Wanted.of(request.query).query}"
+        suffix = f"/stats?{StatsOptions.from_query(request.query).query}"
         answers = await self._owners.ask_partitions("GET", name, count, suffix, fine=(404,))
         total = sum_stats(
             {partition.full: stats for partition, stats in answers.items()},
@@ -172,8 +172,8 @@ class PartitionedTopicsApi:
         return count
 
 
-async def _wanted_count(request: web.Request, most: int) -> int:
-    """How many partitions the request asks for; *most*: how many there may be. Raises Refused (400, 406)."""
+async def _wanted_count(request: web.Request, count_max: int) -> int:
+    """How many partitions the request asks for; *count_max*: how many there may be. Raises Refused (400, 406)."""
     body = await body_of(request)
     try:
         count = values.whole(body.get("partitions") if isinstance(body, dict) else body)
@@ -181,6 +181,6 @@ async def _wanted_count(request: web.Request, most: int) -> int:
         raise Refused(400, f"the number of partitions: {error}") from None
     if count < 1:
         raise Refused(406, "Number of partitions should be more than 0")
-    if count > most:
-        raise Refused(406, f"Number of partitions should be less than or equal to {most}")
+    if count > count_max:
+        raise Refused(406, f"Number of partitions should be less than or equal to {count_max}")
     return count

@@ -12,7 +12,7 @@ from broker.security.authorization import Operation
 from magnetar_core.topics.topic_name import TopicName
 from managed_ledger.errors import IncompatibleSchema as RegistryRefused
 from managed_ledger.schemas.compatibility import Schema, Strategy, check_valid
-from managed_ledger.schemas.registry import apart
+from managed_ledger.schemas.registry import run_fairly
 
 NO_VERSION: Final = -1
 """What Apache's broker answers for a schema that a topic does not have."""
@@ -91,7 +91,7 @@ class SchemasApi:
         return json_answer({"version": version})
 
     async def _strategy(self, name: TopicName) -> Strategy:
-        policies = await self._broker.in_force.of(name)
+        policies = await self._broker.in_force.policies_of(name)
         return Strategy(policies.schema_strategy or self._broker.config.schema_strategy)
 
 
@@ -99,7 +99,7 @@ async def _posted_schema(request: web.Request) -> Schema:
     """The valid schema in the body. Raises Refused (422)."""
     try:
         schema = schema_from_json(await body_of(request))
-        await apart(check_valid, schema)
+        await run_fairly(check_valid, schema)
     except (BadJson, RegistryRefused) as error:
         raise Refused(422, f"Invalid schema definition data: {error}") from None
     return schema

@@ -68,11 +68,11 @@ class SubscriptionsApi:
         position = position_from_json(body) if body not in (None, "") else LATEST
         properties = properties_from_json(body.get("properties") if isinstance(body, dict) else None)
         is_replicated = request.query.get("replicated") == "true"
-        rest = "?replicated=true" if is_replicated else ""
+        query = "?replicated=true" if is_replicated else ""
         count = await self._owners.partitions(topic_of(request), create=True)
-        if await self._in_partitions(request, "PUT", rest, body, fine=(409,), count=count):
+        if await self._in_partitions(request, "PUT", query, body, fine=(409,), count=count):
             return done()
-        topic = await self._owners.made(request)
+        topic = await self._owners.loaded_or_created(request)
         name = _name_of(request)
         if name in topic.subscriptions:
             raise Refused(409, "Subscription already exists for topic")
@@ -158,15 +158,15 @@ class SubscriptionsApi:
     async def expire_up_to(self, request: web.Request) -> web.Response:
         """Pass over what came before a message, and the message itself; in a batch, what came before its entry."""
         body = await body_of(request)
-        wanted, name = reset_from_json(body), topic_of(request)
+        target_id, name = reset_from_json(body), topic_of(request)
         if partition_from_json(body) != name.partition:
             raise Refused(412, f"the message is not of {name}: its partitionIndex is not {name.partition}")
         if await self._partitioned.count(name):
             raise Refused(405, f"{name} is partitioned: a position belongs to one partition, name that")
         topic = await self._owners.loaded(request)
         subscription = subscription_of(request, topic)
-        size = await batch_size_at(topic.ledger, wanted.position) if wanted.batch_index >= 0 else 0
-        target = reset_target(wanted.position, wanted.batch_index, size, is_excluded=wanted.is_excluded)
+        size = await batch_size_at(topic.ledger, target_id.position) if target_id.batch_index >= 0 else 0
+        target = reset_target(target_id.position, target_id.batch_index, size, is_excluded=target_id.is_excluded)
         last = target.position
         if target.ack_set:
             last = Position(last.ledger_id, last.entry_id - 1)
@@ -197,15 +197,15 @@ class SubscriptionsApi:
         raise Refused(409, f"{name}: no partition has messages that are older than {age_s} s")
 
     async def reset_to_position(self, request: web.Request) -> web.Response:
-        wanted = reset_from_json(await body_of(request))
+        target_id = reset_from_json(await body_of(request))
         name = topic_of(request)
         if await self._partitioned.count(name):
             raise Refused(405, f"{name} is partitioned: a position belongs to one partition, name that")
         topic = await self._owners.loaded(request)
         subscription = subscription_of(request, topic)
-        size = await batch_size_at(topic.ledger, wanted.position) if wanted.batch_index >= 0 else 0
-        target = reset_target(wanted.position, wanted.batch_index, size, is_excluded=wanted.is_excluded)
-        await topic.seek(subscription, target.position, target.ack_set, size if target.ack_set else 0)
+        size = await batch_size_at(topic.ledger, target_id.position) if target_id.batch_index >= 0 else 0
+        reset = reset_target(target_id.position, target_id.batch_index, size, is_excluded=target_id.is_excluded)
+        await topic.seek(subscription, reset.position, reset.ack_set, size if reset.ack_set else 0)
         return done()
 
     async def reset_to_time(self, request: web.Request) -> web.Response:
@@ -220,7 +220,7 @@ class SubscriptionsApi:
         self,
         request: web.Request,
         method: str,
-        rest: str,
+        path_suffix: str,
         body: Any = None,
         *,
         fine: tuple[int, ...] = (404,),
@@ -237,7 +237,7 @@ class SubscriptionsApi:
         if not count:
             return False
         subscription = _name_of(request)
-        suffix = f"/subscription/{_encoded(request)}{rest}"
+        suffix = f"/subscription/{_encoded(request)}{path_suffix}"
         if not await self._owners.ask_partitions(method, name, count, suffix, body, fine=fine):
             reason = "does not exist" if fine == (404,) else "exists already"
             raise Refused(fine[0], f"Subscription {subscription} {reason} in all partitions of {name}")

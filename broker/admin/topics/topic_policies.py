@@ -225,7 +225,7 @@ class TopicPoliciesApi:
             check_clusters(label, value, await self._broker.tenancy.clusters())
             check_not_replicated(value, config.cluster_name)
         elif label in ("retention", "backlogQuota"):
-            policies = await self._broker.in_force.of(name)
+            policies = await self._broker.in_force.policies_of(name)
             if label == "retention":
                 kept = value
                 limits = [(quota.limit_bytes, quota.limit_s) for quota in quotas_in_force(config, policies).values()]

@@ -17,7 +17,7 @@ from broker.admin.http import (
     topic_of,
     with_system_topics,
 )
-from broker.admin.numbers.stats import Wanted, topic_stats
+from broker.admin.numbers.stats import StatsOptions, topic_stats
 from broker.admin.owners import Owners
 from broker.admin.rights import Routes
 from broker.admin.topics.internal_stats import internal_stats
@@ -71,10 +71,10 @@ class TopicsApi:
         names = await self._broker.topics_of_namespace(
             namespace, persistent=True, non_persistent=False, system=with_system_topics(request)
         )
-        if wanted := request.query.get("bundle"):
+        if bundle := request.query.get("bundle"):
             bundles = await self._broker.bundles_of(namespace)
-            check_range(bundles, wanted)
-            names = [name for name in names if bundles.range_of(parse_topic(name)) == wanted]
+            check_range(bundles, bundle)
+            names = [name for name in names if bundles.range_of(parse_topic(name)) == bundle]
         return json_answer(sorted(names))
 
     async def create(self, request: web.Request) -> web.Response:
@@ -114,7 +114,7 @@ class TopicsApi:
 
     async def stats(self, request: web.Request) -> web.Response:
         topic = await self._owners.loaded(request)
-        return json_answer(await topic_stats(topic, self._broker_id(), Wanted.of(request.query)))
+        return json_answer(await topic_stats(topic, self._broker_id(), StatsOptions.from_query(request.query)))
 
     async def internal_stats(self, request: web.Request) -> web.Response:
         topic = await self._owners.loaded(request)
@@ -129,8 +129,8 @@ class TopicsApi:
         return json_answer(dict((await self._owners.loaded(request)).ledger.properties))
 
     async def update_properties(self, request: web.Request) -> web.Response:
-        given = topic_properties_from_json(await body_of(request))
-        return await self._change_properties(request, lambda old: {**old, **given})
+        properties = topic_properties_from_json(await body_of(request))
+        return await self._change_properties(request, lambda old: {**old, **properties})
 
     async def delete_property(self, request: web.Request) -> web.Response:
         key = request.query.get("key", "")

@@ -43,9 +43,11 @@ class Guard:
         await self.check(about_topic(operation, name, subscription))
         return name
 
-    async def partitioned(self, text: str) -> TopicName:
-        """The topic of which a client asks the partitions: its first question. Here, and over this protocol nowhere
-        else, Apache's brokers (4.0.8) tell a tenant that does not exist from a right that is missing.
+    async def topic_for_partitions(self, text: str) -> TopicName:
+        """The topic that a client names to learn its number of partitions, which is a client's first question.
+
+        In answer to this question alone Apache's brokers (4.0.8) tell a tenant that does not exist from a right that is
+        missing, so NoSuchTenant is passed on here.
 
         Raises InvalidTopicName, NotAuthenticated, NotAuthorized, NoSuchTenant, MetadataFailure.
         """

@@ -55,6 +55,7 @@ def missing_bytes(data: bytes) -> int:
 
 
 def _line(data: bytes) -> ProxyHeader | None:
+    """Version 1, a line of text; None: it has not come as a whole yet. Raises MalformedFrame."""
     end = data.find(b"\r\n", 0, LINE_BYTES_MAX)
     if end < 0:
         if len(data) >= LINE_BYTES_MAX:
@@ -83,6 +84,7 @@ def _port(text: str) -> int:
 
 
 def _binary(data: bytes) -> ProxyHeader | None:
+    """Version 2, a binary header; None: it has not come as a whole yet. Raises MalformedFrame."""
     if len(data) < _HEAD.size:
         return None
     _, command, family, length = _HEAD.unpack_from(data)

@@ -67,6 +67,7 @@ class Group:
         self.bytes = 0
 
     def add(self, origin: object, sequence_id: int, message: Message, size: int) -> None:
+        """Add a message; one that follows the last one of the same stream belongs to the same run."""
         self.messages.append(message)
         self.bytes += size
         if self.runs:
@@ -80,13 +81,13 @@ class Group:
     def halves(self) -> "tuple[Group, Group]":
         """The first half of its messages and the other one, each as a group."""
         first, second = Group(self.lane), Group(self.lane)
-        at, middle = 0, len(self.messages) // 2
+        start, middle = 0, len(self.messages) // 2
         for run in self.runs:
             for sequence_id in range(run.first_sequence_id, run.first_sequence_id + run.length):
-                message = self.messages[at]
-                half = first if at < middle else second
+                message = self.messages[start]
+                half = first if start < middle else second
                 half.add(run.origin, sequence_id, message, size_of(message))
-                at += 1
+                start += 1
         return first, second
 
     @property
@@ -217,6 +218,7 @@ def _send(first: int, last: int, count: int, entry: bytes) -> Send:
 
 
 def _fill(metadata: MessageMetadata, message: Message) -> None:
+    """Copy what *message* says of itself into the metadata of its entry."""
     for name, value in message.properties.items():
         metadata.properties.add(key=name, value=value)
     if message.HasField("key"):

@@ -141,6 +141,7 @@ class Stream:
             self.refuse(sequence_id, reason)
 
     def _on_answered(self, run: Run) -> None:
+        """The messages of *run* wait no more: give back what they took, and read on if there is room again."""
         self.messages -= run.length
         self.bytes -= run.size_bytes
         assert self.messages >= 0, "more messages were answered than the stream sent"

@@ -165,18 +165,23 @@ class Writer:
         self, stream: Stream, first: int, messages: Sequence[api.Message], bytes_max: int
     ) -> Iterator[tuple[int, list[api.Message], int]]:
         for begin in range(0, len(messages), MESSAGES_PER_TURN):
-            some = list(messages[begin : begin + MESSAGES_PER_TURN])
-            yield from self._accepted(stream, first + begin, some, bytes_max)
+            chunk = list(messages[begin : begin + MESSAGES_PER_TURN])
+            yield from self._accepted(stream, first + begin, chunk, bytes_max)
 
     def _accepted(
         self, stream: Stream, first: int, messages: list[api.Message], bytes_max: int
     ) -> Iterator[tuple[int, list[api.Message], int]]:
+        """Cut *messages* into runs that may be stored: (sequence id of the first, messages, their size).
+
+        Repeated messages are left out (rule 2), and one that cannot be stored is refused; a run ends before that one,
+        and where its metadata become too long.
+        """
         if old := self._stored_before(stream, first, len(messages)):  # rule 2
             stream.duplicate(first, old)
             messages, first = messages[old:], first + old
         limit = bytes_max - _METADATA_BYTES
         begin = size = metadata_bytes = 0
-        for at, message in enumerate(messages):
+        for index, message in enumerate(messages):
             counted = size_of(message)
             length = counted - OVERHEAD_BYTES
             of_metadata = length - len(message.payload)
@@ -190,15 +195,15 @@ class Writer:
             elif of_metadata > ORDINARY_METADATA_BYTES:
                 problem = _metadata_problem(message)
             if problem is not None:  # checked here: in an entry it would concern all streams with messages in it
-                yield first + begin, messages[begin:at], size
-                stream.refuse(first + at, f"{self.topic.name}: {problem}")
-                begin, size = at + 1, 0
+                yield first + begin, messages[begin:index], size
+                stream.refuse(first + index, f"{self.topic.name}: {problem}")
+                begin, size = index + 1, 0
                 continue
             size += counted
             metadata_bytes += of_metadata
             if metadata_bytes > ORDINARY_METADATA_BYTES:
-                yield first + begin, messages[begin : at + 1], size
-                begin, size, metadata_bytes = at + 1, 0, 0
+                yield first + begin, messages[begin : index + 1], size
+                begin, size, metadata_bytes = index + 1, 0, 0
         yield first + begin, messages[begin:], size
 
     def _stored_before(self, stream: Stream, first: int, count: int) -> int:
@@ -314,12 +319,13 @@ class Writer:
     def on_stored(
         self, producer: Producer, sequence_id: int, highest: int, ledger_id: int, entry_id: int, size_bytes: int
     ) -> None:
+        """An entry is stored: give each stream the ids of its own messages in it."""
         runs = self._under_way.pop(sequence_id, None)
         if runs is None:
             return
         size = sum(run.length for run in runs)
         partition = self.topic.name.partition
-        at = 0
+        start = 0
         for run in runs:
             first = None
             if ledger_id != NO_ID:
@@ -327,9 +333,9 @@ class Writer:
                 if partition >= 0:
                     first.partition = partition
                 if size > 1:
-                    first.batch_index, first.batch_size = at, size
+                    first.batch_index, first.batch_size = start, size
             _stream(run).on_stored(run, first)
-            at += run.length
+            start += run.length
 
     def on_refused(
         self, producer: Producer, sequence_id: int, highest: int, error: BrokerError, size_bytes: int

@@ -8,7 +8,7 @@ does the same. Rule (Apache's `TimeAverageMessageData`): a new sample counts 1/n
 average has; a bundle of which nothing is known passes 50 messages and 50,000 bytes a second in each direction.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from broker.ownership.load.report import BrokerLoad, BundleLoad
@@ -33,11 +33,12 @@ class Average(NamedTuple):
     messages_out: float = 50.0
 
     def with_sample(self, load: BundleLoad, samples_max: int) -> "Average":
+        """The average with one more sample, which counts 1/n (the rule above)."""
         samples = min(self.samples + 1, samples_max)
-        new = (load.bytes_in, load.bytes_out, load.messages_in, load.messages_out)
-        return Average(
-            samples, *(((samples - 1) * old + sample) / samples for old, sample in zip(self[1:], new, strict=True))
-        )
+        rates = (load.bytes_in, load.bytes_out, load.messages_in, load.messages_out)
+        _, *former = self
+        new = [((samples - 1) * old + rate) / samples for old, rate in zip(former, rates, strict=True)]
+        return Average(samples, *new)
 
 
 class BundleAverages(NamedTuple):
@@ -53,10 +54,10 @@ class BundleAverages(NamedTuple):
         )
 
 
-def busiest(averages: Mapping[str, BundleAverages], most: int) -> list[str]:
+def busiest(averages: Mapping[str, BundleAverages], count_max: int) -> list[str]:
     """The bundles whose averages are written: those with most traffic over the long time, then the short one.
 
-    *most* of them; -1: all."""
+    *count_max* of them; -1: all."""
 
     def traffic(bundle: str) -> tuple[float, ...]:
         terms = averages[bundle]
@@ -66,7 +67,8 @@ def busiest(averages: Mapping[str, BundleAverages], most: int) -> list[str]:
             for value in (average.bytes_in + average.bytes_out, average.messages_in + average.messages_out)
         )
 
-    return sorted(averages, key=lambda bundle: (traffic(bundle), bundle), reverse=True)[: None if most < 0 else most]
+    bundles = sorted(averages, key=lambda bundle: (traffic(bundle), bundle), reverse=True)
+    return bundles if count_max < 0 else bundles[:count_max]
 
 
 def encode_bundle(averages: BundleAverages) -> dict[str, Any]:
@@ -101,12 +103,19 @@ def _decode(record: Mapping[str, Any], samples_max: int) -> Average:
 
 def encode_broker(bundles: Iterable[str], averages: Mapping[str, BundleAverages]) -> dict[str, Any]:
     """The sums over the *bundles* of a broker."""
-    known = [averages.get(bundle, BundleAverages()) for bundle in bundles]
-    record: dict[str, Any] = {}
-    for term, every in (("short", [load.short for load in known]), ("long", [load.long for load in known])):
-        for number, name in enumerate(_RATES, start=1):
-            record[f"{term}Term{name[0].upper()}{name[1:]}"] = float(sum(average[number] for average in every))
-    return record
+    of_bundles = [averages.get(bundle, BundleAverages()) for bundle in bundles]
+    return {
+        **_encode_sums("shortTerm", [of_bundle.short for of_bundle in of_bundles]),
+        **_encode_sums("longTerm", [of_bundle.long for of_bundle in of_bundles]),
+    }
+
+
+def _encode_sums(prefix: str, averages: Sequence[Average]) -> dict[str, float]:
+    """The sum of each rate, as `shortTermMsgRateIn`."""
+    sums = {}
+    for number, rate in enumerate(_RATES, start=1):  # the first member of an average is its number of samples
+        sums[f"{prefix}{rate[0].upper()}{rate[1:]}"] = float(sum(average[number] for average in averages))
+    return sums
 
 
 def loads_of_bundles(loads: Mapping[str, BrokerLoad]) -> dict[str, BundleLoad]:

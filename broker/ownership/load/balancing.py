@@ -94,11 +94,12 @@ class Balancer:
 
         *may_serve*: whether a bundle may be at a broker.
         """
-        self._moved_ms = {bundle: at for bundle, at in self._moved_ms.items() if now_ms - at < self._limits.grace_ms}
+        grace_ends_ms = now_ms - self._limits.grace_ms
+        self._moved_ms = {bundle: ms for bundle, ms in self._moved_ms.items() if ms > grace_ends_ms}
         usage = {broker: load.usage for broker, load in loads.items()}
-        former, self._former = self._former, usage
+        former_usage, self._former = self._former, usage
         pair = _ends(usage)
-        if pair is None or not (self._is_unequal(pair, usage) and self._is_unequal(pair, former)):  # rule 2
+        if pair is None or not (self._is_unequal(pair, usage) and self._is_unequal(pair, former_usage)):  # rule 2
             return None
         source, destination = pair
         last_ms, concerned = self._last_move
@@ -122,10 +123,10 @@ class Balancer:
 
     def _is_unequal(self, pair: tuple[str, str], usage: Mapping[str, float]) -> bool:
         """Rules 2 and 5, for the more and the less loaded one of two brokers."""
-        most, least = (usage.get(broker) for broker in pair)
-        if most is None or least is None or most < USAGE_MIN:
+        fuller_usage, emptier_usage = (usage.get(broker) for broker in pair)
+        if fuller_usage is None or emptier_usage is None or fuller_usage < USAGE_MIN:
             return False
-        return most - least > self._limits.threshold
+        return fuller_usage - emptier_usage > self._limits.threshold
 
     def _best_bundle(self, load: BrokerLoad, difference: float, may_move: Callable[[str], bool]) -> str | None:
         """Rules 3 and 6. The bundle with the most traffic of those that do not make the other broker the more loaded

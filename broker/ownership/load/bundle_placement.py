@@ -55,8 +55,8 @@ class LeastLongTermMessageRate:
     def choose(self, brokers: Collection[str], asked: Asked) -> str:
         scores = {broker: self._score(broker, asked) for broker in sorted(brokers)}
         free = {broker: score for broker, score in scores.items() if score is not None}
-        least = min(free.values(), default=0.0)
-        return asked.pick([broker for broker, score in free.items() if score == least] or list(scores))
+        least_rate = min(free.values(), default=0.0)
+        return asked.pick([broker for broker, score in free.items() if score == least_rate] or list(scores))
 
     @staticmethod
     def _score(broker: str, asked: Asked) -> float | None:
@@ -77,10 +77,10 @@ class LeastResourceUsageWithWeight:
         self._usage = {broker: usage for broker, usage in self._usage.items() if broker in loads}
         for broker in brokers:
             load = loads.get(broker, BrokerLoad())
-            now, history = asked.settings.weights.usage(load), asked.settings.history
+            present, history = asked.settings.weights.usage(load), asked.settings.history
             # A broker without traffic has begun anew: what it used before says nothing.
-            before = self._usage.get(broker, now) if load.bundles and load.total.messages else now
-            self._usage[broker] = before * history + now * (1 - history)
+            former = self._usage.get(broker, present) if load.bundles and load.total.messages else present
+            self._usage[broker] = former * history + present * (1 - history)
         average = sum(self._usage[broker] for broker in brokers) / len(brokers)
         best = [broker for broker in sorted(brokers) if self._usage[broker] + asked.difference <= average]
         return asked.pick(best or sorted(brokers))
@@ -119,21 +119,22 @@ def destination(
     loads = asked.cluster.loads
 
     def topics(broker: str) -> int:
-        coming = sum(asked.cluster.averages[name].topics for name in _coming(broker) if name in asked.cluster.averages)
-        return coming + sum(bundle.topics for bundle in loads.get(broker, BrokerLoad()).bundles.values())
+        averages = asked.cluster.averages
+        arriving = sum(averages[name].topics for name in _arriving_bundles(broker) if name in averages)
+        return arriving + sum(bundle.topics for bundle in loads.get(broker, BrokerLoad()).bundles.values())
 
-    def _coming(broker: str) -> Collection[str]:
+    def _arriving_bundles(broker: str) -> Collection[str]:
         return set(asked.arriving.get(broker, ())) - loads.get(broker, BrokerLoad()).bundles.keys()
 
     def bundles(broker: str) -> int:
-        held = (*loads.get(broker, BrokerLoad()).bundles, *_coming(broker))
-        return sum(bundle.rpartition("/")[0] == namespace for bundle in held)
+        owned_bundles = (*loads.get(broker, BrokerLoad()).bundles, *_arriving_bundles(broker))
+        return sum(bundle.rpartition("/")[0] == namespace for bundle in owned_bundles)
 
-    left = [broker for broker in brokers if topics(broker) < topics_max] or list(brokers)
+    candidates = [broker for broker in brokers if topics(broker) < topics_max] or list(brokers)
     if distribute_evenly:
-        fewest = min(map(bundles, left))
-        left = [broker for broker in left if bundles(broker) == fewest]
-    chosen = placement.choose(left, asked)
+        fewest = min(map(bundles, candidates))
+        candidates = [broker for broker in candidates if bundles(broker) == fewest]
+    chosen = placement.choose(candidates, asked)
     if asked.settings.weights.usage(loads.get(chosen, BrokerLoad())) > asked.settings.overload:
         chosen = placement.choose(brokers, asked)
     return None if chosen == asked.shed.source else chosen

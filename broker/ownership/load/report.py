@@ -86,10 +86,12 @@ class BrokerLoad(NamedTuple):
         return BundleLoad(*map(sum, columns)) if self.bundles else BundleLoad()
 
 
-def network_share(passed: float, nic_gbps: float) -> float:
-    """The share of a network of *nic_gbps* gigabits a second, which is above 0, that *passed* bytes a second take, as a
-    report has it."""
-    return passed * 8 / 1024 / (nic_gbps * _KBITS_OF_GBIT)
+def network_share(traffic_bytes: float, nic_gbps: float) -> float:
+    """Which share of a network *traffic_bytes* bytes a second take, as a report has it.
+
+    *nic_gbps*: the speed of the network in gigabits a second, above 0.
+    """
+    return traffic_bytes * 8 / 1024 / (nic_gbps * _KBITS_OF_GBIT)
 
 
 def encode_load(load: BrokerLoad, *, memory_limit_bytes: int, nic_gbps: float = 0.0) -> dict[str, Any]:

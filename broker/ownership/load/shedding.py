@@ -38,7 +38,7 @@ LOWER_BOUNDARY_MARGIN: Final = 0.5
 UNIFORM_DELTA: Final = 1000
 
 # A rate below it is that of an idle broker and counts as 1: the others are divided by it.
-_NOTHING: Final = 1e-6
+_IDLE_RATE: Final = 1e-6
 
 
 class Weights(NamedTuple):
@@ -93,8 +93,8 @@ def shedding_settings(config: BrokerConfig) -> SheddingSettings:
         weights=Weights(
             config.cpu_weight,
             config.direct_memory_weight,
-            _twin(config.bandwidth_in_weight, config.bandwith_in_weight),
-            _twin(config.bandwidth_out_weight, config.bandwith_out_weight),
+            _either_spelling(config.bandwidth_in_weight, config.bandwith_in_weight),
+            _either_spelling(config.bandwidth_out_weight, config.bandwith_out_weight),
         ),
         history=config.usage_history,
         threshold=config.shedding_threshold_percent / 100,
@@ -114,7 +114,7 @@ def shedding_settings(config: BrokerConfig) -> SheddingSettings:
     )
 
 
-def _twin(weight: float, misspelt: float) -> float:
+def _either_spelling(weight: float, misspelt: float) -> float:
     """A setting that Apache once misspelt: the right name counts, unless it has its default."""
     return weight if weight != 1.0 else misspelt
 
@@ -159,26 +159,28 @@ def short_messages(averages: BundleAverages) -> float:
     return averages.short.messages_in + averages.short.messages_out
 
 
-def _at_least(bundles: Iterable[tuple[str, float]], wanted: float) -> list[str]:
-    """Rule 3: bundles until *wanted* is reached, at least one."""
+def _bundles_reaching(bundles: Iterable[tuple[str, float]], traffic_wanted: float) -> list[str]:
+    """The first bundles that have *traffic_wanted* together; at least one (rule 3)."""
     chosen: list[str] = []
     for bundle, traffic in bundles:
-        if chosen and wanted <= 0:
+        if chosen and traffic_wanted <= 0:
             break
         chosen.append(bundle)
-        wanted -= traffic
+        traffic_wanted -= traffic
     return chosen
 
 
-def _that_fit(bundles: Iterable[tuple[str, float]], wanted: float, *, delta: float = 0.0, most: int = -1) -> list[str]:
-    """Rule 3: each bundle that is not above what is left of *wanted* by more than *delta*."""
+def _bundles_that_fit(
+    bundles: Iterable[tuple[str, float]], traffic_wanted: float, *, delta: float = 0.0, count_max: int = -1
+) -> list[str]:
+    """Each bundle whose traffic is at most *delta* above what is left of *traffic_wanted* (rule 3)."""
     chosen: list[str] = []
     for bundle, traffic in bundles:
-        if most != -1 and len(chosen) >= most:
+        if count_max != -1 and len(chosen) >= count_max:
             break
-        if 0 < traffic <= wanted + delta:
+        if 0 < traffic <= traffic_wanted + delta:
             chosen.append(bundle)
-            wanted -= traffic
+            traffic_wanted -= traffic
     return chosen
 
 
@@ -193,7 +195,7 @@ class ThresholdShedder:
         self._usage: dict[str, float] = {}
 
     def find(self, cluster: Cluster, settings: SheddingSettings) -> list[Shed]:
-        usage = self._counted(cluster, settings)
+        usage = self._usage_with_history(cluster, settings)
         if not usage:
             return []
         average = sum(usage.values()) / len(usage)
@@ -205,31 +207,33 @@ class ThresholdShedder:
             if average - settings.threshold < usage[broker] < average + settings.threshold:
                 continue
             share = usage[broker] - average - settings.threshold + MARGIN
-            sheds += self._off(cluster, broker, cluster.loads[broker].total.bytes * share, settings)
+            sheds += self._sheds_from(cluster, broker, cluster.loads[broker].total.bytes * share, settings)
         if not sheds and settings.lower_boundary:
             # Apache counts the present usage into the history a second time before this.
-            usage = self._counted(cluster, settings)
+            usage = self._usage_with_history(cluster, settings)
             average = sum(usage.values()) / len(usage)
             if min(usage.values()) < average - settings.threshold:
                 several = [broker for broker in usage if len(cluster.loads[broker].bundles) > 1]
                 fullest = min(several or usage, key=lambda broker: (-usage[broker], broker))
                 share = settings.threshold * LOWER_BOUNDARY_MARGIN
-                sheds = self._off(cluster, fullest, cluster.loads[fullest].total.bytes * share, settings)
+                sheds = self._sheds_from(cluster, fullest, cluster.loads[fullest].total.bytes * share, settings)
         return sheds
 
-    def _counted(self, cluster: Cluster, settings: SheddingSettings) -> dict[str, float]:
-        now = {broker: settings.weights.usage(load) for broker, load in cluster.loads.items()}
+    def _usage_with_history(self, cluster: Cluster, settings: SheddingSettings) -> dict[str, float]:
+        """Count the present usage into the averages of the rounds before, and return these."""
+        current_usage = {broker: settings.weights.usage(load) for broker, load in cluster.loads.items()}
         self._usage = {
             broker: self._usage.get(broker, used) * settings.history + used * (1 - settings.history)
-            for broker, used in now.items()
+            for broker, used in current_usage.items()
         }
         return self._usage
 
     @staticmethod
-    def _off(cluster: Cluster, broker: str, wanted: float, settings: SheddingSettings) -> list[Shed]:
-        if wanted < settings.bytes_min or len(cluster.loads[broker].bundles) < 2:
+    def _sheds_from(cluster: Cluster, broker: str, bytes_wanted: float, settings: SheddingSettings) -> list[Shed]:
+        if bytes_wanted < settings.bytes_min or len(cluster.loads[broker].bundles) < 2:
             return []
-        return [Shed(bundle, broker) for bundle in _at_least(cluster.movable(broker, short_bytes), wanted)]
+        bundles = _bundles_reaching(cluster.movable(broker, short_bytes), bytes_wanted)
+        return [Shed(bundle, broker) for bundle in bundles]
 
 
 class OverloadShedder:
@@ -238,8 +242,9 @@ class OverloadShedder:
         for broker, load in sorted(cluster.loads.items()):
             usage = UNWEIGHTED.usage(load)
             if usage >= settings.overload and len(load.bundles) > 1:
-                wanted = load.total.bytes * (usage - settings.overload + MARGIN)
-                sheds += [Shed(bundle, broker) for bundle in _at_least(cluster.movable(broker, short_bytes), wanted)]
+                bytes_wanted = load.total.bytes * (usage - settings.overload + MARGIN)
+                bundles = _bundles_reaching(cluster.movable(broker, short_bytes), bytes_wanted)
+                sheds += [Shed(bundle, broker) for bundle in bundles]
         return sheds
 
 
@@ -249,28 +254,28 @@ class UniformLoadShedder:
         sizes = {broker: load.total.bytes for broker, load in cluster.loads.items()}
         if not messages:
             return []
-        fullest, most, least = _ends(messages)
-        if 0 < settings.rate_difference_percent < (most - least) * 100 / least:
+        source, highest_rate, lowest_rate = _fullest_and_rates(messages)
+        if 0 < settings.rate_difference_percent < (highest_rate - lowest_rate) * 100 / lowest_rate:
             traffic, minimum = short_messages, settings.unload_messages_min
         else:
-            fullest, most, least = _ends(sizes)
-            if not 0 < settings.bytes_factor < most / least:
+            source, highest_rate, lowest_rate = _fullest_and_rates(sizes)
+            if not 0 < settings.bytes_factor < highest_rate / lowest_rate:
                 return []
             traffic, minimum = short_bytes, settings.unload_bytes_min
-        wanted = float(int((most - least) * settings.unload_share))
-        if len(cluster.loads[fullest].bundles) < 2 or wanted < minimum:
+        traffic_wanted = float(int((highest_rate - lowest_rate) * settings.unload_share))
+        if len(cluster.loads[source].bundles) < 2 or traffic_wanted < minimum:
             return []
-        bundles = _that_fit(
-            cluster.movable(fullest, traffic), wanted, delta=UNIFORM_DELTA, most=settings.unload_bundles_max
+        bundles = _bundles_that_fit(
+            cluster.movable(source, traffic), traffic_wanted, delta=UNIFORM_DELTA, count_max=settings.unload_bundles_max
         )
-        return [Shed(bundle, fullest) for bundle in bundles]
+        return [Shed(bundle, source) for bundle in bundles]
 
 
-def _ends(rates: Mapping[str, float]) -> tuple[str, float, float]:
-    """The broker with the most, the most, and the least."""
+def _fullest_and_rates(rates: Mapping[str, float]) -> tuple[str, float, float]:
+    """The broker with the highest rate, that rate, and the lowest rate of all brokers."""
     fullest = min(rates, key=lambda broker: (-rates[broker], broker))
-    least = min(rates.values())
-    return fullest, rates[fullest], least if least > _NOTHING else 1.0
+    lowest_rate = min(rates.values())
+    return fullest, rates[fullest], lowest_rate if lowest_rate > _IDLE_RATE else 1.0
 
 
 class AvgShedder:
@@ -283,43 +288,44 @@ class AvgShedder:
         ordered = sorted(usage, key=lambda broker: (usage[broker], broker))
         low, high, pairs = dict[str, int](), dict[str, int](), list[tuple[str, str]]()
         half = len(ordered) // 2
-        for least, most in zip(ordered[:half], ordered[: -half - 1 : -1], strict=True):
-            difference = usage[most] - usage[least]
+        for emptier, fuller in zip(ordered[:half], ordered[: -half - 1 : -1], strict=True):
+            difference = usage[fuller] - usage[emptier]
             if difference < settings.low:
                 continue
-            pairs.append((least, most))
-            for broker in (least, most):
+            pairs.append((emptier, fuller))
+            for broker in (emptier, fuller):
                 low[broker] = self._low.get(broker, 0) + 1
                 if difference >= settings.high:
                     high[broker] = self._high.get(broker, 0) + 1
         self._low, self._high = low, high
         sheds: list[Shed] = []
-        for least, most in pairs:
-            if self._is_hit((least, most), settings):
-                for broker in (least, most):
+        for emptier, fuller in pairs:
+            if self._is_due_to_shed((emptier, fuller), settings):
+                for broker in (emptier, fuller):
                     self._low.pop(broker, None)
                     self._high.pop(broker, None)
-                sheds += self._off(cluster, most, least, settings)
+                sheds += self._sheds_between(cluster, fuller, emptier, settings)
         return sheds
 
-    def _is_hit(self, pair: tuple[str, str], settings: SheddingSettings) -> bool:
+    def _is_due_to_shed(self, pair: tuple[str, str], settings: SheddingSettings) -> bool:
+        """Whether one of the two brokers has differed from others for enough rounds in a row."""
         return any(
             self._high.get(broker, 0) >= settings.high_rounds or self._low.get(broker, 0) >= settings.low_rounds
             for broker in pair
         )
 
     @staticmethod
-    def _off(cluster: Cluster, most: str, least: str, settings: SheddingSettings) -> list[Shed]:
-        more, less = cluster.loads[most].total, cluster.loads[least].total
-        messages = (more.messages - less.messages) * settings.unload_share
-        size = (more.bytes - less.bytes) * settings.unload_share
+    def _sheds_between(cluster: Cluster, fuller: str, emptier: str, settings: SheddingSettings) -> list[Shed]:
+        fuller_load, emptier_load = cluster.loads[fuller].total, cluster.loads[emptier].total
+        messages = (fuller_load.messages - emptier_load.messages) * settings.unload_share
+        size = (fuller_load.bytes - emptier_load.bytes) * settings.unload_share
         if messages > settings.unload_messages_min:
-            bundles = _that_fit(cluster.movable(most, short_messages), messages)
+            bundles = _bundles_that_fit(cluster.movable(fuller, short_messages), messages)
         elif size > settings.unload_bytes_min:
-            bundles = _that_fit(cluster.movable(most, short_bytes), size)
+            bundles = _bundles_that_fit(cluster.movable(fuller, short_bytes), size)
         else:
             return []
-        return [Shed(bundle, most, least) for bundle in bundles]
+        return [Shed(bundle, fuller, emptier) for bundle in bundles]
 
 
 SHEDDERS: Final[Mapping[str, Callable[[], Shedder]]] = {

@@ -90,7 +90,7 @@ class Spread:
             in_domain[self._domain(broker)] += count
         return {broker: (in_domain[self._domain(broker)], count) for broker, count in counts.items()}
 
-    def company(self, broker: str, brokers: Iterable[str]) -> tuple[int, int]:
+    def group_members_near(self, broker: str, brokers: Iterable[str]) -> tuple[int, int]:
         """How many namespaces of the group would be in the domain of *broker*, and how many on it, with this namespace
         among them: so many fail together."""
         here = self.serving.get(broker, frozenset())
@@ -143,6 +143,6 @@ def may_move(spread: Spread, source: str, destination: str, brokers: Collection[
     *is_last*: the source has no other bundle of the namespace."""
     if spread.namespace in spread.serving.get(destination, ()):
         return True  # it is together with what is there already
-    every = {*brokers, source, destination}
-    after = spread.without(source) if is_last else spread
-    return after.company(destination, every) <= spread.company(source, every)
+    all_brokers = {*brokers, source, destination}
+    remaining = spread.without(source) if is_last else spread
+    return remaining.group_members_near(destination, all_brokers) <= spread.group_members_near(source, all_brokers)

@@ -105,10 +105,10 @@ def _texts(value: Any) -> tuple[str, ...]:
 
 def candidates(namespace: str, hosts: Mapping[str, str], policies: Iterable[IsolationPolicy]) -> set[str]:
     """The brokers that may serve *namespace*, of those that are there (*hosts*: id → host)."""
-    every = list(policies)
-    policy = next((each for each in every if each.names(namespace)), None)  # rule 2
+    all_policies = list(policies)
+    policy = next((each for each in all_policies if each.names(namespace)), None)  # rule 2
     if policy is None:
-        return {broker for broker, host in hosts.items() if not any(each.is_primary(host) for each in every)}
+        return {broker for broker, host in hosts.items() if not any(each.is_primary(host) for each in all_policies)}
     primary = {broker for broker, host in hosts.items() if policy.is_primary(host)}
     if len(primary) >= policy.min_limit:
         return primary

@@ -50,9 +50,9 @@ def preference(
     """
     all_brokers, counts = tuple(brokers), Counter(owned)
     if len(free) <= FREE_MAX and all_brokers:
-        place = (_place(bundle), bundle)
-        for _, other in sorted((_place(candidate), candidate) for candidate in free):
-            if (_place(other), other) >= place:
+        hash_key = (_reversed_low_bits(bundle), bundle)
+        for _, other in sorted((_reversed_low_bits(candidate), candidate) for candidate in free):
+            if (_reversed_low_bits(other), other) >= hash_key:
                 break
             taker = _ranked(other, all_brokers, counts, usage, spread)[0]
             counts[taker] += 1
@@ -67,27 +67,27 @@ def _ranked(
     usage: Mapping[str, float] | None,
     spread: Spread | None,
 ) -> list[str]:
-    every, used = sorted(brokers), usage or {}
-    least = min((used.get(broker, 0.0) for broker in every), default=0.0)
+    all_brokers, used = sorted(brokers), usage or {}
+    least_usage = min((used.get(broker, 0.0) for broker in all_brokers), default=0.0)
 
-    levels = {} if spread is None else spread.levels(every)
+    levels = {} if spread is None else spread.levels(all_brokers)
 
     def load(broker: str) -> tuple[tuple[int, int], float, int]:
-        more = used.get(broker, 0.0) - least
-        return levels.get(broker, (0, 0)), more if more > EQUAL_USAGE else 0.0, owned.get(broker, 0)
+        extra_usage = used.get(broker, 0.0) - least_usage
+        return levels.get(broker, (0, 0)), extra_usage if extra_usage > EQUAL_USAGE else 0.0, owned.get(broker, 0)
 
     order: list[str] = []
-    for _, group in groupby(sorted(every, key=load), key=load):  # each in the order of the ids still
+    for _, group in groupby(sorted(all_brokers, key=load), key=load):  # each in the order of the ids still
         equals = list(group)
-        turn = _turn(bundle, len(equals))
+        turn = _index_of_broker(bundle, len(equals))
         if spread is not None:
             equals = spread.in_turns(equals)
-            turn = (spread.turn + _place(bundle)) % len(equals)
+            turn = (spread.turn + _reversed_low_bits(bundle)) % len(equals)
         order += equals[turn:] + equals[:turn]
     return order
 
 
-def _turn(bundle: str, count: int) -> int:
+def _index_of_broker(bundle: str, count: int) -> int:
     """Which of *count* equal brokers, 0 for the first, a bundle goes to.
 
     Bundles are asked for at the same moment by hundreds of clients, when nobody owns any: a hash of the name would give
@@ -96,10 +96,10 @@ def _turn(bundle: str, count: int) -> int:
     """
     namespace = bundle.rpartition("/")[0]
     first = int.from_bytes(hashlib.blake2b(namespace.encode(), digest_size=8).digest()) % count
-    return (first + _place(bundle)) % count
+    return (first + _reversed_low_bits(bundle)) % count
 
 
-def _place(bundle: str) -> int:
+def _reversed_low_bits(bundle: str) -> int:
     """The bits of the lower end of a bundle's range in reverse order: 2^k equal bundles have the numbers below 2^k."""
     try:
         low = int(bundle.rpartition("/")[2].partition("_")[0], 16)
@@ -120,9 +120,9 @@ def expected_usage(
     expected: dict[str, float] = {}
     for broker, load in loads.items():
         expected[broker] = load.usage
-        here = owned.get(broker, ())
+        own_bundles = owned.get(broker, ())
         for bundle in load.bundles:
-            if bundle.rpartition("/")[0] == namespace and bundle not in here:
+            if bundle.rpartition("/")[0] == namespace and bundle not in own_bundles:
                 brings[bundle] = load.usage_of(bundle)
                 expected[broker] -= brings[bundle]
     for broker, load in loads.items():

@@ -41,11 +41,11 @@ class Ranking:
         node = await self._store.get(isolation_path(self._cluster))
         return () if node is None else parse_isolation(node.value, node.path)
 
-    async def better_broker(self, bundle: str, every: Collection[str]) -> tuple[str, BrokerAddress] | None:
+    async def better_broker(self, bundle: str, all_bundles: Collection[str]) -> tuple[str, BrokerAddress] | None:
         """Id and address of the living broker that comes before this one in the bundle's order, in which a broker that
         leaves has no place; None if this one is first.
 
-        *every*: the names of all bundles of the namespace. Raises NoBrokerAvailable: there is none, or isolation
+        *all_bundles*: the names of all bundles of the namespace. Raises NoBrokerAvailable: there is none, or isolation
         policies leave none of those that live; MetadataError, Corruption.
         """
         own_id, is_leaving = self._members.broker_id, self._members.is_leaving
@@ -55,14 +55,14 @@ class Ranking:
         owners = await self._owned_by(namespace, brokers)
         owned = {broker_id: len(bundles) for broker_id, bundles in owners.items()}
         usage = expected_usage(namespace, {broker_id: load for broker_id, (_, load) in loaded.items()}, owners)
-        free = frozenset(every).difference(*owners.values())
+        unowned_bundles = frozenset(all_bundles).difference(*owners.values())
         spread = await self._spread_of(namespace, brokers, owners)
         candidate_ids = brokers if is_leaving else (*brokers, own_id)
         hosts = {broker_id: host_of(broker_id) for broker_id in candidate_ids}
         policies = await self.isolation()
         while True:
             allowed = candidates(namespace, hosts, policies)
-            for broker_id in preference(bundle, allowed, owned, usage, free, spread):
+            for broker_id in preference(bundle, allowed, owned, usage, unowned_bundles, spread):
                 if broker_id == own_id:
                     return None
                 if await self._probes.sign(brokers[broker_id]) is Sign.ANSWERS:

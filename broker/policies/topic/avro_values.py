@@ -65,11 +65,11 @@ class _Reading:
         if kind in RECORDS:
             return self._record(writer, reader, depth)
         if kind == "array":
-            held = None if reader is None else reader.parts[0]
-            return [self.value(writer.parts[0], held, depth + 1) for _ in self._elements()]
+            reader_part = None if reader is None else reader.parts[0]
+            return [self.value(writer.parts[0], reader_part, depth + 1) for _ in self._elements()]
         if kind == "map":
-            held = None if reader is None else reader.parts[0]
-            return {self._text(): self.value(writer.parts[0], held, depth + 1) for _ in self._elements()}
+            reader_part = None if reader is None else reader.parts[0]
+            return {self._text(): self.value(writer.parts[0], reader_part, depth + 1) for _ in self._elements()}
         if kind == "enum":
             return self._symbol(writer, reader)
         return self._plain(writer, reader)
@@ -81,18 +81,20 @@ class _Reading:
             raise Corruption(f"a value of {len(self._data)} bytes has too many items")
 
     def _record(self, writer: AvroType, reader: AvroType | None, depth: int) -> dict[str, Any]:
-        known = {} if reader is None else reader.fields
+        """A record: fields that only the writer has are read and dropped, and those that only the reader has get their
+        defaults."""
+        reader_fields = {} if reader is None else reader.fields
         record = {}
         for field in writer.fields.values():
-            wanted = known.get(field.name)
-            value = self.value(field.type, None if wanted is None else wanted.type, depth + 1)
-            if wanted is not None:
+            reader_field = reader_fields.get(field.name)
+            value = self.value(field.type, None if reader_field is None else reader_field.type, depth + 1)
+            if reader_field is not None:
                 record[field.name] = value
-        for wanted in known.values():
-            if wanted.name not in record:
-                if not wanted.has_default:
-                    raise Corruption(f"{wanted.name} is missing, and has no default")
-                record[wanted.name] = wanted.default
+        for reader_field in reader_fields.values():
+            if reader_field.name not in record:
+                if not reader_field.has_default:
+                    raise Corruption(f"{reader_field.name} is missing, and has no default")
+                record[reader_field.name] = reader_field.default
         return record
 
     def _elements(self) -> Iterator[None]:
@@ -106,6 +108,7 @@ class _Reading:
                 yield
 
     def _symbol(self, writer: AvroType, reader: AvroType | None) -> str:
+        """The symbol of an enum; the reader's default where the reader does not know it."""
         index = self._long()
         if not 0 <= index < len(writer.symbols):
             raise Corruption(f"an enum of {len(writer.symbols)} symbols has none with the number {index}")
@@ -117,6 +120,7 @@ class _Reading:
         return reader.default
 
     def _plain(self, writer: AvroType, reader: AvroType | None) -> Any:
+        """A value without parts; numbers and texts as the reader's type has them."""
         kind = writer.kind
         if kind == "null":
             return None

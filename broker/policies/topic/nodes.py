@@ -61,14 +61,14 @@ def read_node(value: bytes, path: str) -> Record | None:
         raise Corruption(f"{path}: {error}") from None
     if not isinstance(record, dict):
         raise Corruption(f"{path} is not a JSON object")
-    known = {name: value for name, value in record.items() if value is not None and not _is_derived(name)}
-    return known or None
+    policies = {name: value for name, value in record.items() if value is not None and not _is_derived(name)}
+    return policies or None
 
 
 def node_of(policies: Mapping[str, Any], *, is_global: bool) -> bytes:
     """The node of a topic with *policies*."""
-    kept = {name: value for name, value in {**NONE_SET, **policies}.items() if value is not None}
-    return json.dumps({**kept, _IS_GLOBAL: is_global}, separators=(",", ":")).encode()
+    members = {name: value for name, value in {**NONE_SET, **policies}.items() if value is not None}
+    return json.dumps({**members, _IS_GLOBAL: is_global}, separators=(",", ":")).encode()
 
 
 def _is_derived(name: str) -> bool:

@@ -88,13 +88,13 @@ class OfSubscription:
         return UNSET if rate is None else rate
 
     def put(self, record: dict[str, Any], value: Any) -> dict[str, Any]:
-        others = record.get("subscriptionPolicies") or {}
-        return {**record, "subscriptionPolicies": {**others, self.subscription: {"dispatchRate": value}}}
+        of_subscriptions = record.get("subscriptionPolicies") or {}
+        return {**record, "subscriptionPolicies": {**of_subscriptions, self.subscription: {"dispatchRate": value}}}
 
     def remove(self, record: dict[str, Any]) -> dict[str, Any]:
-        others = record.get("subscriptionPolicies") or {}
-        left = {name: value for name, value in others.items() if name != self.subscription}
-        return {**record, "subscriptionPolicies": left}
+        of_subscriptions = record.get("subscriptionPolicies") or {}
+        remaining = {name: value for name, value in of_subscriptions.items() if name != self.subscription}
+        return {**record, "subscriptionPolicies": remaining}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

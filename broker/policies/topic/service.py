@@ -118,18 +118,18 @@ class TopicPolicies:
         self._tasks = Tasks("topic policies")
         self._namespaces: dict[str, _Namespace] = {}
 
-    async def of(self, topic: TopicName) -> list[Record]:
+    async def records_of(self, topic: TopicName) -> list[Record]:
         """The policies in force for *topic*, or for the partitioned topic that it belongs to: those for all clusters,
         and those of this cluster, which go over them. Raises NotReady.
 
         (As Apache's brokers have it since 4.0: a value of the topic, else its global one, else its namespace's. Whether
         consumers create subscriptions is asked of this cluster's alone.)
         """
-        own = await self.stored(topic, is_global=False)
+        local = await self.stored(topic, is_global=False)
         everywhere = await self.stored(topic, is_global=True)
         if everywhere is not None:
             everywhere = {name: value for name, value in everywhere.items() if name != SUBSCRIPTION_CREATION}
-        return [record for record in (everywhere, own) if record]
+        return [record for record in (everywhere, local) if record]
 
     async def stored(self, topic: TopicName, *, is_global: bool) -> Record | None:
         """What was set for *topic*, or the partitioned topic that it belongs to: for this cluster, or for all
@@ -151,17 +151,17 @@ class TopicPolicies:
                 await self._change_node(namespace, Place(base, is_global), change)
                 return
             entry = namespace.known.get((base, is_global))
-            before = None if entry is None else entry[1]
-            after = change(NONE_SET if before is None else before)
-            if after is None and before is None:
+            former = None if entry is None else entry[1]
+            changed = change(NONE_SET if former is None else former)
+            if changed is None and former is None:
                 return
-            value = b"" if after is None else encode(base, after, is_global=is_global, cluster=self._cluster)
-            metadata = event_metadata(base, is_global=is_global, cluster=self._cluster, is_removal=after is None)
+            value = b"" if changed is None else encode(base, changed, is_global=is_global, cluster=self._cluster)
+            metadata = event_metadata(base, is_global=is_global, cluster=self._cluster, is_removal=changed is None)
             try:
                 position = await self._client.publish(_changes_of(base.namespace), _SCHEMA, metadata, value)
             except SystemClientError as error:
                 raise MetadataFailure(f"the policies of {base} could not be stored: {error}") from error
-            namespace.note((base, is_global), position, after, is_own=True)
+            namespace.note((base, is_global), position, changed, is_own=True)
 
     async def _change_node(
         self, namespace: "_Namespace", place: Place, change: Callable[[Record], Record | None]
@@ -171,20 +171,20 @@ class TopicPolicies:
         with metadata_errors():
             while True:
                 node = await self._store.get(path)
-                before = None if node is None else self._read_node(namespace, node)
-                after = change(NONE_SET if before is None else before)
-                if after is None and node is None:
+                former = None if node is None else self._read_node(namespace, node)
+                changed = change(NONE_SET if former is None else former)
+                if changed is None and node is None:
                     return
                 try:
-                    if after is None:
+                    if changed is None:
                         assert node is not None
                         await self._store.delete(path, node.version)
                     else:
                         version = NO_NODE if node is None else node.version
-                        await self._store.put(path, node_of(after, is_global=place.is_global), version)
+                        await self._store.put(path, node_of(changed, is_global=place.is_global), version)
                 except (VersionConflict, NoNode):
                     continue  # another broker was quicker: its value is changed
-                namespace.note(place, namespace.next_place(), after, is_own=True)
+                namespace.note(place, namespace.next_place(), changed, is_own=True)
                 return
 
     async def forget(self, topic: TopicName) -> None:
@@ -226,6 +226,7 @@ class TopicPolicies:
         return namespace
 
     async def _follow(self, name: str, namespace: "_Namespace") -> None:
+        """Follow the policies of one namespace for ever: in its system topic, or in nodes while it has none."""
         topic = _changes_of(name)
         pause = GrowingPause(RETRY_FIRST_S, RETRY_LONGEST_S)
         while True:
@@ -311,7 +312,7 @@ class TopicPolicies:
             return None
 
     async def _follow_topic(self, topic: TopicName, namespace: "_Namespace") -> None:
-        """Raises SystemClientError, MetadataError."""
+        """Read the system topic from its beginning on, for ever. Raises SystemClientError, MetadataError."""
         writers: dict[bytes, AvroType | Unreadable] = {b"": parse_schema(_SCHEMA.schema_data)}
         namespace.begin()
 
@@ -415,15 +416,15 @@ class _Namespace:
         self._nodes_read = 0
         self._last_read: Position | None = None
         """Since reading began. A change of this broker at or before it was read before its answer came."""
-        self._unseen: set[_Key] = set()
+        self._not_read_again: set[_Key] = set()
         """Known from before, and not seen since reading began anew: the compaction of the topic has removed them."""
-        self._anew: dict[_Key, tuple[Position, Record | None]] | None = None
+        self._read_anew: dict[_Key, tuple[Position, Record | None]] | None = None
         """What was read since reading began anew, until all is read: the first of it may have been removed since."""
 
     def begin(self) -> None:
         """The system topic is read from its beginning."""
-        self._unseen = set(self.known)
-        self._anew = {} if self.is_read else None
+        self._not_read_again = set(self.known)
+        self._read_anew = {} if self.is_read else None
         self._last_read = None
         self.has_advanced = False
 
@@ -435,20 +436,20 @@ class _Namespace:
     def forget_events(self) -> None:
         """The system topic is not there any more, with all that it said."""
         if not self.has_nodes and self.known:
-            self._unseen = set(self.known)
-            self._anew = None
+            self._not_read_again = set(self.known)
+            self._read_anew = None
             self.on_read()
 
     def note(self, key: _Key, position: Position, policies: Record | None, *, is_own: bool = False) -> None:
         """A message was read, or, with *is_own*, stored by this broker (rule 3)."""
         if not is_own:
             self._last_read = max(position, self._last_read or position)
-        elif self._anew is None and self._last_read is not None and position <= self._last_read:
+        elif self._read_anew is None and self._last_read is not None and position <= self._last_read:
             return
-        self._unseen.discard(key)
+        self._not_read_again.discard(key)
         self.has_advanced = True
-        if self._anew is not None and not is_own:
-            self._anew[key] = (position, policies)
+        if self._read_anew is not None and not is_own:
+            self._read_anew[key] = (position, policies)
             return
         position_before, before = self.known.get(key, (None, None))
         if position_before is not None and position_before > position:
@@ -465,14 +466,14 @@ class _Namespace:
         """All is read that was there when reading began."""
         self.is_read = True
         self.problem = ""
-        anew, self._anew = self._anew or {}, None
-        for key, (position, policies) in anew.items():
+        read_anew, self._read_anew = self._read_anew or {}, None
+        for key, (position, policies) in read_anew.items():
             self.note(key, position, policies)
-        for key in self._unseen:
+        for key in self._not_read_again:
             _, policies = self.known.pop(key)
             if policies is not None:
                 self._changed(key[0])
-        self._unseen.clear()
+        self._not_read_again.clear()
         self.bell.ring()
 
 

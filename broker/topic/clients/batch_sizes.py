@@ -36,7 +36,7 @@ class BatchSizes:
 
     def size(self, position: Position, claimed: int) -> int | None:
         """How many messages the batch at *position* has; None: the ack claims too many and is ignored (rule 2)."""
-        known = self._sizes.get(position)
-        if known is not None:
-            return known
+        size = self._sizes.get(position)
+        if size is not None:
+            return size
         return claimed if 0 < claimed <= UNKNOWN_MESSAGES_MAX else None

@@ -149,6 +149,7 @@ class Consumer:
         "is_blocked",
         "is_leaving",
         "keeps_counts",
+        "knows_end",
         "last_acked_ms",
         "last_consumed_ms",
         "last_flow_ms",
@@ -168,7 +169,6 @@ class Consumer:
         "subscription",
         "takes_any_schema",
         "unacked_messages",
-        "was_told_the_end",
     )
 
     def __init__(
@@ -214,7 +214,7 @@ class Consumer:
         self.connected_since_ms = connected_since_ms
         # As whom its client is authenticated: asked again when permissions change.
         self.caller = caller
-        self.was_told_the_end = False
+        self.knows_end = False
         self.subscription: ConsumerSubscription | None = None
         self.permits = 0
         self.unacked_messages = 0

@@ -14,7 +14,7 @@ from broker.topic.ports import NOT_KNOWN, NextBroker
 
 # Clients of a topic that are told in one turn of the loop that they are closed: some 10 µs each, and a hundred topics
 # may be closed at a time.
-TOLD_PER_TURN: Final = 50
+NOTIFIED_PER_TURN: Final = 50
 
 Steps = Generator[None, None, None]
 
@@ -39,13 +39,13 @@ class Leaving:
     def remove(self, consumer: Consumer) -> None:
         del self._consumers[consumer]
 
-    def tell(self, has_left: Callable[[Consumer], None], next_broker: NextBroker = NOT_KNOWN) -> Steps:
-        """Tell their clients, which subscribe again by themselves, at *next_broker*; one with each step. *has_left*
+    def notify(self, on_leaving: Callable[[Consumer], None], next_broker: NextBroker = NOT_KNOWN) -> Steps:
+        """Tell their clients, which subscribe again by themselves, at *next_broker*; one with each step. *on_leaving*
         gets each before it is told."""
         for consumer in list(self._consumers):
             if consumer in self._consumers:  # rule 2
                 self.remove(consumer)
-                has_left(consumer)
+                on_leaving(consumer)
                 consumer.sink.on_closed(consumer, next_broker)
                 yield
 
@@ -53,5 +53,5 @@ class Leaving:
 def by_turns(steps: Iterable[None]) -> Steps:
     """*steps*, as many in one as are done in one turn of the loop."""
     for number, _ in enumerate(steps, 1):
-        if not number % TOLD_PER_TURN:
+        if not number % NOTIFIED_PER_TURN:
             yield

@@ -64,7 +64,7 @@ class CompactedCursor:
         self._is_on = is_on
         self._at: Position | None = None
         """The next position in the compacted ledger; None: where the topic's cursor is."""
-        self._reads_valid = 0
+        self._read_generation = 0
         self._unacknowledged: list[Position] = []
         """Entries of the compacted ledger that are not acknowledged: all of them from the mark-delete position up to
         `_looked_up_to`. Of a cursor that is not durable, none is remembered."""
@@ -139,29 +139,34 @@ class CompactedCursor:
 
     def read(self, max_entries: int, max_bytes: int) -> Entries | Awaitable[Entries]:
         if self._is_in_compacted():
-            return self._read_compacted(self.read_position, max_entries, max_bytes, self._reads_valid)
+            return self._read_compacted(self.read_position, max_entries, max_bytes, self._read_generation)
         self._at = None
         if self._is_behind:
-            return self._look(self._read_to, self._reads_valid)
+            return self._look(self._read_to, self._read_generation)
         return self._inner.read(max_entries, max_bytes)
 
-    async def _read_compacted(self, at: Position, max_entries: int, max_bytes: int, valid: int) -> Entries:
+    async def _read_compacted(self, start: Position, max_entries: int, max_bytes: int, generation: int) -> Entries:
+        """Read from the compacted ledger, from *start* on, until there are entries that are not acknowledged; behind
+        its end, from the topic.
+
+        *generation*: the number of the read; if a rewind has changed it meanwhile, nothing is returned.
+        """
         while True:
             # The topic itself was read up to here, or there was too much.
-            if self._looked_up_to < at and self._has_room:
-                await self._look(at, valid)
-            run = await self._view.read_compacted(at, max_entries, max_bytes)
-            if valid != self._reads_valid:
+            if self._looked_up_to < start and self._has_room:
+                await self._look(start, generation)
+            run = await self._view.read_compacted(start, max_entries, max_bytes)
+            if generation != self._read_generation:
                 return []
             last = run.entries[-1].position if run.entries else run.horizon
             is_end = last >= run.horizon
             open_entries = [entry for entry in run.entries if not self._inner.is_deleted(entry.position)]
-            self._note(at, run.entries, _position_after(last))
+            self._note(start, run.entries, _position_after(last))
             if is_end:
                 self._at = None
                 self._inner.moved_past(last)
             else:
-                self._at = at = _position_after(last)
+                self._at = start = _position_after(last)
             if open_entries:
                 return open_entries
             if is_end:
@@ -173,23 +178,23 @@ class CompactedCursor:
         self._inner.moved_past(position)
 
     def rewind(self) -> None:
-        self._reads_valid += 1
+        self._read_generation += 1
         self._inner.rewind()
         self._begin()
 
     async def reset(self, position: Position) -> None:
-        self._reads_valid += 1
+        self._read_generation += 1
         await self._inner.reset(position)
         self._begin()
 
     # -------------------------------------------------------------------------------- acknowledgements
 
-    async def _look(self, up_to: Position, valid: int) -> Entries:
+    async def _look(self, up_to: Position, generation: int) -> Entries:
         """Remember the open entries before *up_to*, as many as there is room for. Returns no entries."""
         while self._looked_up_to < up_to and len(self._unacknowledged) < OPEN_MAX:
             first = self._looked_up_to
             run = await self._view.read_compacted(first, _LOOK_ENTRIES, _LOOK_BYTES)
-            if valid != self._reads_valid:
+            if generation != self._read_generation:
                 break
             entries = [entry for entry in run.entries if entry.position < up_to]
             is_end = len(entries) < len(run.entries) or not entries or entries[-1].position >= run.horizon
@@ -233,24 +238,26 @@ class CompactedCursor:
             self._consume_left_out()
 
     def delete(self, positions: Iterable[Position]) -> None:
+        """Acknowledge *positions*; entries that compaction has left out before each of them are consumed with it (rule
+        4)."""
         if not self._unacknowledged:
             self._inner.delete(positions)
             return
-        first, others = self._unacknowledged[0], []
+        first, left_out = self._unacknowledged[0], []
         for position in positions:
-            at = bisect_left(self._unacknowledged, position)
-            if at == len(self._unacknowledged) or self._unacknowledged[at] != position:
-                others.append(position)
+            index = bisect_left(self._unacknowledged, position)
+            if index == len(self._unacknowledged) or self._unacknowledged[index] != position:
+                left_out.append(position)
                 continue
-            del self._unacknowledged[at]
-            if at:  # rule 4; what stands before the first one is consumed below
-                before = self._unacknowledged[at - 1]
-                begins = before.entry_id + 1 if before.ledger_id == position.ledger_id else 0
+            del self._unacknowledged[index]
+            if index:  # rule 4; what stands before the first one is consumed below
+                position_before = self._unacknowledged[index - 1]
+                begins = position_before.entry_id + 1 if position_before.ledger_id == position.ledger_id else 0
                 self._inner.delete_run(position.ledger_id, begins, position.entry_id)
         if not self._unacknowledged or self._unacknowledged[0] != first:
             self._consume_left_out()
-        if others:
-            self._inner.delete(others)
+        if left_out:
+            self._inner.delete(left_out)
 
     def acknowledge_batch(self, position: Position, ack_set: Sequence[int], batch_size: int) -> bool:
         is_done = self._inner.acknowledge_batch(position, ack_set, batch_size)

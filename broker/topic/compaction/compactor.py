@@ -185,6 +185,7 @@ class Compactor:
         return True
 
     async def _run(self) -> None:
+        """Compact once, when there is a slot, and keep how it went for the statistics."""
         facts = self.facts
         began_s = self._clock.monotonic()
         facts.last_error = ""
@@ -208,22 +209,29 @@ class Compactor:
             facts.took_ms = round((self._clock.monotonic() - began_s) * 1000)
 
     async def _compact(self) -> None:
+        """Write the last message of each key into a new ledger.
+
+        The topic is read twice: first to learn which messages are the last, then to copy these. The cursor keeps the
+        entries until the new ledger is named (rules 1 and 2).
+        """
         last = self._ledger.ledgers.last_confirmed
-        former = await self._kept_before()
-        begin = EARLIEST if former is None or self.horizon is None else self._ledger.ledgers.next_position(self.horizon)
+        former_ledger = await self._kept_before()
+        begin = EARLIEST
+        if former_ledger is not None and self.horizon is not None:
+            begin = self._ledger.ledgers.next_position(self.horizon)
         if last.entry_id < 0 or begin > last:
             return  # nothing came since
         # First of all, so that from now on nothing is trimmed that is not in a compacted ledger.
         async with self._cursor_lock:
             cursor = await self._ledger.open_cursor(COMPACTION_CURSOR, EARLIEST)
         keys = LastOfKeys(self._keys_bytes_max)
-        async for entries in self._entries(former, begin, last):
+        async for entries in self._entries(former_ledger, begin, last):
             for entry in entries:
                 await in_turns(keys.note(await unpacked(entry)))
                 self.facts.looked_at = keys.messages
         writer = await self._ledger.compacted.create(self._topic.full, self._topic.partition, last)
         try:
-            async for entries in self._entries(former, begin, last):
+            async for entries in self._entries(former_ledger, begin, last):
                 for entry in entries:
                     kept = await in_turns(keys.kept(await unpacked(entry)))
                     if kept is not None:
@@ -262,17 +270,17 @@ class Compactor:
             return None
 
     async def _entries(
-        self, former: "CompactedLedger | None", at: Position, last: Position
+        self, former_ledger: "CompactedLedger | None", position: Position, last: Position
     ) -> AsyncIterator[Sequence["Entry"]]:
-        """What was kept in *former*, and the entries of the topic from *at* to *last*."""
+        """What was kept in *former_ledger*, and the entries of the topic from *position* to *last*."""
         begin: Position = EARLIEST
-        while former is not None and (kept := await former.read(begin, _READ_ENTRIES, _READ_BYTES)):
+        while former_ledger is not None and (kept := await former_ledger.read(begin, _READ_ENTRIES, _READ_BYTES)):
             yield kept
             begin = Position(kept[-1].ledger_id, kept[-1].entry_id + 1)
             await asyncio.sleep(0)
         is_reported = False
-        while at <= last:
-            answer = self._ledger.read(at, _READ_ENTRIES, _READ_BYTES)
+        while position <= last:
+            answer = self._ledger.read(position, _READ_ENTRIES, _READ_BYTES)
             try:
                 run = answer if isinstance(answer, Sequence) else await answer
             except DataLost as lost:
@@ -282,14 +290,14 @@ class Compactor:
                     log.warning("%s: compaction goes on without what is lost from here on: %s", self._topic, lost)
                     is_reported = True
                 behind = 2**63 - 2 if lost.entry_id is None else lost.entry_id
-                at = self._ledger.ledgers.next_position(Position(lost.ledger_id, behind))
+                position = self._ledger.ledgers.next_position(Position(lost.ledger_id, behind))
                 continue
             is_reported = False
             entries = [entry for entry in run if entry.position <= last]
             if not entries:
                 return
             yield entries
-            at = self._ledger.ledgers.next_position(entries[-1].position)
+            position = self._ledger.ledgers.next_position(entries[-1].position)
             await asyncio.sleep(0)
 
     def ledgers(self) -> list[int]:

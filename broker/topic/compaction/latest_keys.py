@@ -180,6 +180,7 @@ class LastOfKeys:
             self._take(_cost(metadata.uuid), entry.position)
 
     def _note_batch(self, position: Position, batch: Buffer, count: int) -> Generator[None, None, None]:
+        """Remember the key of each message in a batch. Raises Corruption."""
         try:
             for message in iterate_batch(batch, count):
                 if self._is_turn_over():
@@ -202,6 +203,7 @@ class LastOfKeys:
         return True
 
     def _remember(self, key: str, payload_bytes: int, position: Position, batch_index: int) -> None:
+        """This message is the last one of its key by now; an empty one deletes the key (rule 1)."""
         if (uuid := self._chunked.pop(key, None)) is not None:
             self.bytes -= _cost(uuid)
         if payload_bytes:
@@ -241,6 +243,8 @@ class LastOfKeys:
         return self._last.get(key) == _place(position, batch_index)
 
     def _kept_of_batch(self, entry: Opened) -> Generator[None, None, Kept | None]:
+        """The batch with its last messages alone: the others stay as empty messages, so that indexes in the batch stay
+        true."""
         payload = bytearray()
         kept: list[int] = []
         for message in iterate_batch(entry.payload, entry.metadata.num_messages_in_batch):

@@ -111,19 +111,19 @@ class ChunkedMessages:
         if message is not None:
             return message
         uuid, is_first = metadata.uuid, metadata.chunk_id <= 0
-        before = message = self._latest.get(uuid)
-        if before is not None and before.has_copy_of(metadata):
-            return _nobodys(uuid)
+        former_message = message = self._latest.get(uuid)
+        if former_message is not None and former_message.has_copy_of(metadata):
+            return _unusable_message(uuid)
         if message is None or is_first or message.has_last or message.is_lost:
             if not is_first and not self._has_forgotten:
-                return _nobodys(uuid)
+                return _unusable_message(uuid)
             if len(self._messages) >= CHUNKED_MESSAGES_MAX:
                 self._forget(next(iter(self._messages)))
             message = self._latest[uuid] = ChunkedMessage(uuid)
             self._messages[message] = None
-            if before is not None and not before.has_last:
-                message.unwanted = before.owner  # its client has a beginning of another message with this uuid
-                self._lose(before)
+            if former_message is not None and not former_message.has_last:
+                message.unwanted = former_message.owner  # its client has a beginning of another message with this uuid
+                self._lose(former_message)
         if is_first:
             message.first, message.publish_ms = position, metadata.publish_time
         message.open.add(position)
@@ -144,6 +144,7 @@ class ChunkedMessages:
         return (position for message in waiting for position in message.open if position not in message.at_owner)
 
     def on_acked(self, position: Position) -> None:
+        """The chunk at *position* is acknowledged; the message goes with its last one."""
         message = self.at.pop(position, None)
         if message is None:
             return
@@ -199,11 +200,13 @@ class ChunkedMessages:
             self._drop(message)
 
     def _lose(self, message: ChunkedMessage) -> None:
+        """Nobody can put *message* together any more: what is left of it is acknowledged (rule 5)."""
         message.is_lost = True
         if not message.open:
             self._drop(message)
 
     def _forget(self, message: ChunkedMessage) -> None:
+        """Forget a message, since there are too many: its chunks may go to several consumers from now on."""
         for position in message.open:
             del self.at[position]
         self._drop(message)
@@ -215,7 +218,7 @@ class ChunkedMessages:
             del self._latest[message.uuid]
 
 
-def _nobodys(uuid: str) -> ChunkedMessage:
+def _unusable_message(uuid: str) -> ChunkedMessage:
     message = ChunkedMessage(uuid)
     message.is_lost = True
     return message

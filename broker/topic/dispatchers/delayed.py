@@ -67,16 +67,16 @@ class _Buckets:
 class DelayedMessages:
     """The delayed messages of one subscription."""
 
-    __slots__ = ("_at", "_count", "_due", "_far", "_near", "_near_up_to")
+    __slots__ = ("_count", "_due", "_due_offset", "_far", "_last_near_stretch", "_near")
 
     def __init__(self) -> None:
         self._far = _Buckets()
         self._near = _Buckets()
-        self._near_up_to = -1
+        self._last_near_stretch = -1
         """The last stretch of time that was taken apart into steps."""
         self._due: array[int] = array("q")
-        """A step that is being given back; *_at* is how far."""
-        self._at = 0
+        """A step that is being given back; *_due_offset* is how far."""
+        self._due_offset = 0
         self._count = 0
 
     def __len__(self) -> int:
@@ -88,7 +88,7 @@ class DelayedMessages:
         due_ms = min(-(-at_ms // step_ms) * step_ms, _LAST_MS)  # a client may name the last millisecond there is
         stretch = due_ms // _STRETCH_MS
         fields = (due_ms, position.ledger_id, position.entry_id, hash_)
-        if stretch <= self._near_up_to:
+        if stretch <= self._last_near_stretch:
             self._near.add(due_ms, fields)
         else:
             self._far.add(stretch, fields)
@@ -97,45 +97,46 @@ class DelayedMessages:
     @property
     def next_ms(self) -> int | None:
         """When to ask again; None: nothing waits. There may be nothing to take yet, but never something before."""
-        if self._at < len(self._due):
-            return self._due[self._at]
-        near, far = self._near.first, self._far.first
-        return min((ms for ms in (near, None if far is None else far * _STRETCH_MS) if ms is not None), default=None)
+        if self._due_offset < len(self._due):
+            return self._due[self._due_offset]
+        first_near, stretch = self._near.first, self._far.first
+        first_far = None if stretch is None else stretch * _STRETCH_MS
+        return min((ms for ms in (first_near, first_far) if ms is not None), default=None)
 
-    def take(self, now_ms: int, most: int) -> Iterator[tuple[Position, int]]:
-        """Give back (position, hash) of what is due at *now_ms*, *most* of them at most."""
-        while most > 0:
-            if self._at == len(self._due) and not self._begin_step(now_ms):
+    def take(self, now_ms: int, count_max: int) -> Iterator[tuple[Position, int]]:
+        """Give back (position, hash) of what is due at *now_ms*, *count_max* of them at most."""
+        while count_max > 0:
+            if self._due_offset == len(self._due) and not self._begin_step(now_ms):
                 return
-            if self._due[self._at] > now_ms:
+            if self._due[self._due_offset] > now_ms:
                 return  # the clock was set back
-            _, ledger_id, entry_id, hash_ = self._due[self._at : self._at + _FIELDS]
-            self._at += _FIELDS
+            _, ledger_id, entry_id, hash_ = self._due[self._due_offset : self._due_offset + _FIELDS]
+            self._due_offset += _FIELDS
             self._count -= 1
-            most -= 1
+            count_max -= 1
             yield Position(ledger_id, entry_id), hash_
 
     def _begin_step(self, now_ms: int) -> bool:
         """Begin the next step; False: there is none whose time has come."""
-        self._due, self._at = array("q"), 0
+        self._due, self._due_offset = array("q"), 0
         while (stretch := self._far.first) is not None and stretch * _STRETCH_MS <= now_ms:
-            self._take_apart()
-        near = self._near.first
-        if near is None or near > now_ms:
+            self._split_stretch()
+        first_near = self._near.first
+        if first_near is None or first_near > now_ms:
             return False
         self._due = self._near.pop()
         return True
 
-    def _take_apart(self) -> None:
+    def _split_stretch(self) -> None:
         stretch = self._far.first
         assert stretch is not None, "there is something far away"
         bucket = self._far.pop()
-        self._near_up_to = max(self._near_up_to, stretch)
-        for at in range(0, len(bucket), _FIELDS):
-            due_ms, ledger_id, entry_id, hash_ = bucket[at : at + _FIELDS]
+        self._last_near_stretch = max(self._last_near_stretch, stretch)
+        for offset in range(0, len(bucket), _FIELDS):
+            due_ms, ledger_id, entry_id, hash_ = bucket[offset : offset + _FIELDS]
             self._near.add(due_ms, (due_ms, ledger_id, entry_id, hash_))
 
     def clear(self) -> None:
         self._far.clear()
         self._near.clear()
-        self._due, self._at, self._count = array("q"), 0, 0
+        self._due, self._due_offset, self._count = array("q"), 0, 0

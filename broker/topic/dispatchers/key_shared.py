@@ -47,14 +47,14 @@ class KeySharedDispatcher(SharedDispatcher):
         # Draining hashes (PIP-379): they are assigned to another consumer, but the former one has unacknowledged
         # entries. Hash → how often an entry was held back for that; consumer → how many such hashes it has finished.
         self._draining: dict[int, int] = {}
-        self._drained: dict[Consumer, int] = {}
+        self._drained_counts: dict[Consumer, int] = {}
         # Keys have moved since `_draining` was computed. It is computed when it is needed, once for all consumers
         # that have joined or left since.
         self._has_moved = False
         self._is_leaving = False
         # Nothing that waits can go out, as was seen when all of it was looked at; and the consumers that keep it from
         # that because they can take nothing. Twenty thousand entries are not looked at again for each event.
-        self._nothing_goes = False
+        self._no_replay_can_be_sent = False
         self._wanted: set[Consumer] = set()
 
     def add(self, consumer: Consumer) -> None:
@@ -68,7 +68,7 @@ class KeySharedDispatcher(SharedDispatcher):
         self._is_leaving = True
         super().remove(consumer)
         self._is_leaving = False
-        self._drained.pop(consumer, None)
+        self._drained_counts.pop(consumer, None)
         self._has_moved = True
         self._look_again()
 
@@ -78,7 +78,7 @@ class KeySharedDispatcher(SharedDispatcher):
             self._look_again()
 
     def _look_again(self) -> None:
-        self._nothing_goes = False
+        self._no_replay_can_be_sent = False
         self._wanted.clear()
 
     def _note_draining(self) -> None:
@@ -86,9 +86,9 @@ class KeySharedDispatcher(SharedDispatcher):
         if not self._has_moved:
             return
         self._has_moved = False
-        before, select = self._draining, self._selector.select
+        former_draining, select = self._draining, self._selector.select
         self._draining = {
-            hash_: before.get(hash_, 0)
+            hash_: former_draining.get(hash_, 0)
             for hash_, (holder, _) in self._holders.items()
             if select(hash_) is not holder and not self._allows_out_of_order
         }
@@ -104,7 +104,7 @@ class KeySharedDispatcher(SharedDispatcher):
             for hash_, blocked in sorted(self._draining.items())
             if self._holders[hash_][0] is consumer
         ]
-        return hashes, self._drained.get(consumer, 0)
+        return hashes, self._drained_counts.get(consumer, 0)
 
     def hash_ranges(self) -> Mapping[Consumer, list[tuple[int, int]]]:
         return self._selector.ranges()
@@ -146,21 +146,23 @@ class KeySharedDispatcher(SharedDispatcher):
             self._look_again()
 
     def _replay_read(self, entries_max: int, bytes_max: int) -> Read | None:
-        if self._chunked or self._is_held:
+        if self._chunked or self._nobody_takes:
             self._look_again()
-            return self._first_that_go(entries_max, bytes_max)
-        if self._nothing_goes:
+            return self._first_sendable_run(entries_max, bytes_max)
+        if self._no_replay_can_be_sent:
             return None
-        read = self._first_that_go(entries_max, bytes_max)
-        self._nothing_goes = read is None
+        read = self._first_sendable_run(entries_max, bytes_max)
+        self._no_replay_can_be_sent = read is None
         return read
 
-    def _goes(self, hash_: int) -> bool:
-        return super()._goes(hash_) and self._takes(hash_) is not None
+    def _can_be_sent(self, hash_: int) -> bool:
+        return super()._can_be_sent(hash_) and self._takes(hash_) is not None
 
-    def _may_go_on(self, owner: Consumer, hash_: int) -> bool:
+    def _owner_takes_more(self, owner: Consumer, hash_: int) -> bool:
         holder = self._holders.get(hash_)
-        return super()._may_go_on(owner, hash_) and (holder is None or holder[0] is owner or self._allows_out_of_order)
+        return super()._owner_takes_more(owner, hash_) and (
+            holder is None or holder[0] is owner or self._allows_out_of_order
+        )
 
     def _may_read_on(self) -> bool:
         waiting = len(self._replay)
@@ -169,18 +171,21 @@ class KeySharedDispatcher(SharedDispatcher):
         return super()._may_read_on() and waiting < LOOK_AHEAD_MAX
 
     def _choose(self, position: Position, hash_: int, unwanted: Consumer | None = None) -> Consumer | None:
-        # An entry must not overtake an earlier one of the same key. Redelivered entries come in order, so for them
-        # only the keys that were held back in this call count.
-        if self._is_held:
+        """The consumer that the hash belongs to, if it takes the entry now.
+
+        An entry must not overtake an earlier one of the same key. Redelivered entries come in order, so for them only
+        the keys that were held back in this call count.
+        """
+        if self._nobody_takes:
             self._look_again()  # what waits from here on may have a consumer that takes it
             return None
-        if hash_ in self._stuck:
+        if hash_ in self._stuck_keys:
             return None
         if position not in self._replay and self._replay.waiting_by_hash.get(hash_) and not self._allows_out_of_order:
             return None
         consumer = self._takes(hash_)
         if consumer is None:
-            self._stuck.add(hash_)
+            self._stuck_keys.add(hash_)
         return consumer
 
     def _send(self, consumer: Consumer, entry: EntryLike, position: Position, messages: int, hash_: int) -> None:
@@ -189,6 +194,8 @@ class KeySharedDispatcher(SharedDispatcher):
         super()._send(consumer, entry, position, messages, hash_)
 
     def _release(self, owner: Consumer, position: Position) -> int:
+        """As in the shared dispatcher; an owner that has acknowledged all of a hash may lose that hash to another
+        consumer."""
         hash_ = super()._release(owner, position)
         consumer, count = self._holders[hash_]
         if count > 1:
@@ -200,7 +207,7 @@ class KeySharedDispatcher(SharedDispatcher):
             if hash_ in self._replay.waiting_by_hash:
                 self._look_again()
             if self._draining.pop(hash_, None) is not None and not self._is_leaving:
-                self._drained[consumer] = self._drained.get(consumer, 0) + 1
+                self._drained_counts[consumer] = self._drained_counts.get(consumer, 0) + 1
         return hash_
 
 

@@ -55,7 +55,7 @@ class ReadyConsumers:
         queue.setdefault(consumer)
 
     def _leave(self, consumer: Consumer) -> None:
-        """Rule 2."""
+        """*consumer* cannot be sent anything now: it is out until it is woken (rule 2)."""
         if consumer is self._current:
             self._current = None
         level = consumer.priority_level
@@ -93,10 +93,10 @@ class ReadyConsumers:
         """Another consumer of the best level; None: none was met among the first of them."""
         if self._first() is None:
             return None
-        some = islice(self._queues[self._levels[0]], LOOKED_AT_MAX)
-        return next((other for other in some if other is not consumer and other.is_available), None)
+        candidates = islice(self._queues[self._levels[0]], LOOKED_AT_MAX)
+        return next((other for other in candidates if other is not consumer and other.is_available), None)
 
-    def some(self, permits: int, room_bytes: int) -> list[Consumer]:
+    def choose_available(self, permits: int, room_bytes: int) -> list[Consumer]:
         """Consumers whose connections have room, best first: as many as have so many permits and so much room together,
         at most LOOKED_AT_MAX."""
         met: list[Consumer] = []

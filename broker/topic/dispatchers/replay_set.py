@@ -33,11 +33,12 @@ class ReplaySet:
         hashes = self._hashes
         return ((position, hashes[position]) for position in self._sorted)
 
-    def only(self, positions: Iterable[Position]) -> list[tuple[Position, int]]:
+    def members_of(self, positions: Iterable[Position]) -> list[tuple[Position, int]]:
         """Those of *positions* that are members, lowest first."""
         return [(position, self._hashes[position]) for position in sorted(positions) if position in self._hashes]
 
     def add(self, position: Position, hash_: int = 0) -> None:
+        """Add one position; nearly always it is the highest one, and is put at the end."""
         if position in self._hashes:
             return
         self._hashes[position] = hash_

@@ -65,11 +65,11 @@ class SharedDispatcher:
         self._replay = ReplaySet()
         self._delayed = DelayedMessages()
         self._chunked = ChunkedMessages()
-        self._stuck: set[int | ChunkedMessage] = set()
+        self._stuck_keys: set[int | ChunkedMessage] = set()
         """Keys and messages in chunks of which an entry was held back in this call."""
         self._is_overtaken = False
         """Whether an entry at a lower position may have been given back since the last read was asked for."""
-        self._is_held = False
+        self._nobody_takes = False
         """Whether only what is left of messages in chunks may be sent."""
         self._ready = ReadyConsumers()
         self._served: dict[Consumer, None] = {}
@@ -91,6 +91,7 @@ class SharedDispatcher:
         self._ready.add(consumer)
 
     def remove(self, consumer: Consumer) -> None:
+        """*consumer* leaves; what it has not acknowledged goes to the others."""
         if consumer not in self.consumers:
             return
         self.consumers.remove(consumer)
@@ -107,16 +108,16 @@ class SharedDispatcher:
                 self.redelivery_counts.clear()
 
     def use_limits(self, limits: DispatchLimits) -> None:
-        former, self.limits = self.limits, limits
+        former_limits, self.limits = self.limits, limits
         # Another limit holds at once. Who waited for half of the former one may have nothing to acknowledge by itself.
-        most = limits.unacked_per_consumer_max
-        if most != former.unacked_per_consumer_max:
+        unacked_max = limits.unacked_per_consumer_max
+        if unacked_max != former_limits.unacked_per_consumer_max:
             for consumer in self.consumers:
-                consumer.is_blocked = 0 < most <= consumer.unacked_messages
+                consumer.is_blocked = 0 < unacked_max <= consumer.unacked_messages
                 self.wake(consumer)
-        most = limits.unacked_per_subscription_max
-        if most != former.unacked_per_subscription_max:
-            self._is_full = 0 < most <= self.unacked_messages
+        unacked_max = limits.unacked_per_subscription_max
+        if unacked_max != former_limits.unacked_per_subscription_max:
+            self._is_full = 0 < unacked_max <= self.unacked_messages
 
     def use_cursor(self, cursor: CursorPort) -> None:
         self._cursor = cursor
@@ -176,13 +177,15 @@ class SharedDispatcher:
         return self._is_full or self._share.is_blocked
 
     def next_read(self) -> Read | None:
+        """What to read next: first what is to be delivered again, then what the cursor has. None: nobody takes anything
+        now."""
         self._is_overtaken = False
         if not self._replay and not self._delayed and not self._cursor.has_more():
             return None
         limits = self.limits
         permits_wanted = self._average.permits_for(limits.read_entries_max)
-        available = [] if self.is_blocked else self._ready.some(permits_wanted, limits.read_bytes_max)
-        self._is_held = not available
+        available = [] if self.is_blocked else self._ready.choose_available(permits_wanted, limits.read_bytes_max)
+        self._nobody_takes = not available
         if self._chunked:
             waiting = dict.fromkeys(owner for owner in self._chunked.unfinished_owners() if owner.can_be_sent)
             available = list({**dict.fromkeys(available), **waiting})
@@ -209,43 +212,46 @@ class SharedDispatcher:
 
     def _replay_read(self, entries_max: int, bytes_max: int) -> Read | None:
         if self._chunked:
-            return self._first_that_go(entries_max, bytes_max)
+            return self._first_sendable_run(entries_max, bytes_max)
         first, _ = next(iter(self._replay))
         return Read(first, self._replay.run_from(first, entries_max), bytes_max)
 
-    def _first_that_go(self, entries_max: int, bytes_max: int) -> Read | None:
+    def _first_sendable_run(self, entries_max: int, bytes_max: int) -> Read | None:
         """The first run of what can be sent now; what waits for a busy consumer does not stop the others."""
         verdicts: dict[int | ChunkedMessage, bool] = {}
         first: Position | None = None
         count = 0
         chunked = self._chunked.at
-        for position, hash_ in self._replay.only(self._chunked.waiting_at_owners()) if self._is_held else self._replay:
+        # Where nobody takes new entries, some may still take the rest of a message that they have begun.
+        waiting = self._replay.members_of(self._chunked.waiting_at_owners()) if self._nobody_takes else self._replay
+        for position, hash_ in waiting:
             message = chunked.get(position)
             bound = message if message is not None and message.is_bound else None
             key = hash_ if bound is None else bound
-            goes = verdicts.get(key)
-            if goes is None:
-                goes = verdicts[key] = self._goes(hash_) if bound is None else self._goes_on(bound, hash_)
+            is_sendable = verdicts.get(key)
+            if is_sendable is None:
+                is_sendable = self._can_be_sent(hash_) if bound is None else self._can_continue(bound, hash_)
+                verdicts[key] = is_sendable
             if first is None:
-                if goes:
+                if is_sendable:
                     first, count = position, 1
-            elif goes and position == (first.ledger_id, first.entry_id + count) and count < entries_max:
+            elif is_sendable and position == (first.ledger_id, first.entry_id + count) and count < entries_max:
                 count += 1
             else:
                 break
         return None if first is None else Read(first, count, bytes_max)
 
-    def _goes(self, hash_: int) -> bool:
+    def _can_be_sent(self, hash_: int) -> bool:
         """Whether a consumer can be sent an entry with this hash now."""
-        return not self._is_held
+        return not self._nobody_takes
 
-    def _goes_on(self, message: ChunkedMessage, hash_: int) -> bool:
+    def _can_continue(self, message: ChunkedMessage, hash_: int) -> bool:
         """Whether the next chunk of *message* can be sent now."""
         if message.is_lost:
             return True  # it is acknowledged when it is read
-        return not message.delayed and message.owner is not None and self._may_go_on(message.owner, hash_)
+        return not message.delayed and message.owner is not None and self._owner_takes_more(message.owner, hash_)
 
-    def _may_go_on(self, owner: Consumer, hash_: int) -> bool:
+    def _owner_takes_more(self, owner: Consumer, hash_: int) -> bool:
         """Whether *owner* can be sent the next chunk of a message that it has begun."""
         return owner.can_be_sent
 
@@ -258,8 +264,8 @@ class SharedDispatcher:
     def is_paused_for_acks(self) -> bool:
         """Whether more runs of entries are acknowledged than the cursor stores (PIP-299). Acknowledgements that join
         them go on being taken, and what was delivered before is delivered again."""
-        most = self.limits.unstored_ranges_max
-        return most is not None and self._cursor.durable and self._cursor.range_count > most
+        ranges_max = self.limits.unstored_ranges_max
+        return ranges_max is not None and self._cursor.durable and self._cursor.range_count > ranges_max
 
     def _wake_delayed(self) -> None:
         for position, hash_ in self._delayed.take(self._cutoff_ms(), WOKEN_MAX - len(self._replay)):
@@ -268,7 +274,9 @@ class SharedDispatcher:
                 self._chunked.on_woken(position)
 
     def on_entries(self, read: Read, entries: Entries) -> None:
-        self._stuck.clear()
+        """Give each entry to a consumer; put it into the replay set if nobody takes it now, or aside until its time
+        comes."""
+        self._stuck_keys.clear()
         if read.first is not None:
             if self._is_overtaken:
                 return  # the entries stay in the replay set; the next read starts at the lowest position that can go
@@ -277,7 +285,7 @@ class SharedDispatcher:
             return  # the next consumer begins with a rewind
         self._ready.end_turn()
         unacked_before = self.unacked_messages
-        self._is_held = self.is_blocked
+        self._nobody_takes = self.is_blocked
         for entry in entries:
             position = entry.position
             if read.first is not None and position not in self._replay:
@@ -351,19 +359,19 @@ class SharedDispatcher:
         if message is None:
             return self._choose(position, hash_)
         is_next = position in self._replay or message.waiting == 1
-        if not is_next or message in self._stuck:
+        if not is_next or message in self._stuck_keys:
             consumer = None
         elif message.owner is None:
             consumer = self._choose(position, hash_, message.unwanted)
         else:
-            consumer = message.owner if self._may_go_on(message.owner, hash_) else None
+            consumer = message.owner if self._owner_takes_more(message.owner, hash_) else None
         if consumer is None:
-            self._stuck.add(message)
+            self._stuck_keys.add(message)
         return consumer
 
     def _choose(self, position: Position, hash_: int, unwanted: Consumer | None = None) -> Consumer | None:
         """A consumer for an entry that any may have; not *unwanted* if there is another."""
-        if self._is_held:
+        if self._nobody_takes:
             return None
         chosen = self._ready.next(self.limits.round_robin_messages)
         if chosen is None or chosen is not unwanted:
@@ -371,6 +379,7 @@ class SharedDispatcher:
         return self._ready.other_than(chosen) or chosen
 
     def _send(self, consumer: Consumer, entry: EntryLike, position: Position, messages: int, hash_: int) -> None:
+        """Send an entry to *consumer*, and remember that it is there."""
         ack_set = None
         if self.limits.batch_index_acks and messages > 1:
             self.batch_sizes.note(position, messages)
@@ -388,6 +397,7 @@ class SharedDispatcher:
     # -------------------------------------------------------------------------------- acknowledging
 
     def on_acked(self, position: Position, remaining_messages: int) -> None:
+        """The entry at *position* is acknowledged, but for *remaining_messages* of its batch."""
         owner = self._owner_of.get(position)
         if remaining_messages:
             if owner is not None:
@@ -421,6 +431,8 @@ class SharedDispatcher:
         return hash_
 
     def _count_unacked(self, consumer: Consumer, messages: int) -> None:
+        """Count *messages* more (negative: fewer) that are not acknowledged. At its limit a consumer, or the
+        subscription, gets nothing more until half of that is acknowledged."""
         consumer.unacked_messages += messages
         self.unacked_messages += messages
         self._share.count(messages)
@@ -448,15 +460,17 @@ class SharedDispatcher:
             self._give_back(consumer, [position for position in positions if position in consumer.pending])
 
     def _give_back(self, consumer: Consumer, positions: Iterable[Position]) -> None:
+        """*positions* go from *consumer* into the replay set; each counts as one more delivery, unless the consumer
+        leaves."""
         if self._chunked:
             self._is_overtaken = True
             positions = self._chunked.give_back(consumer, positions)
         counts = self.redelivery_counts
-        again = []
+        redelivered = []
         for position in positions:
             if position not in consumer.pending:
                 continue
-            again.append((position, self._release(consumer, position)))
+            redelivered.append((position, self._release(consumer, position)))
             if not consumer.is_leaving:
                 counts[position] = counts.get(position, 0) + 1
-        self._replay.update(again)
+        self._replay.update(redelivered)

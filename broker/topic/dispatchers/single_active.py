@@ -58,9 +58,9 @@ class SingleActiveDispatcher:
 
     def _choose(self) -> bool:
         """Choose the active consumer; returns whether it changed."""
-        former = self.active
+        former_active = self.active
         self.active = self._ordered.active()
-        if self.active is former:
+        if self.active is former_active:
             return False
         if self.active is None:
             self._active_from_ms = None
@@ -88,6 +88,7 @@ class SingleActiveDispatcher:
         return self._active_from_ms
 
     def next_read(self) -> Read | None:
+        """What the active consumer takes next; None: there is none, or it takes nothing now."""
         if self._active_from_ms is not None:
             if self._now_ms() < self._active_from_ms:
                 return None
@@ -105,6 +106,7 @@ class SingleActiveDispatcher:
         return None if self.active is None else self.active.sink
 
     def on_entries(self, read: Read, entries: Entries) -> None:
+        """Send all entries to the active consumer."""
         active = self.active
         if active is None or self._active_from_ms is not None:
             return  # the next active consumer begins with a rewind and reads these entries again

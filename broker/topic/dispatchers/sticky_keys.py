@@ -56,8 +56,8 @@ def murmur3_of_each(prefix: bytes, endings: Iterable[bytes]) -> list[int]:
 def _mixed(hash_: int, data: bytes) -> int:
     """The state behind the whole words of *data*."""
     mask = _MASK
-    for at in range(0, len(data) & ~3, 4):
-        word = int.from_bytes(data[at : at + 4], "little") * 0xCC9E2D51 & mask
+    for offset in range(0, len(data) & ~3, 4):
+        word = int.from_bytes(data[offset : offset + 4], "little") * 0xCC9E2D51 & mask
         word = (word << 15 | word >> 17) * 0x1B873593 & mask
         hash_ ^= word
         hash_ = ((hash_ << 13 | hash_ >> 19) & mask) * 5 + 0xE6546B64 & mask
@@ -161,6 +161,8 @@ class ConsistentHashing(Generic[C]):
         self._fresh: list[int] = []
 
     def add(self, consumer: C, name: str, ranges: Sequence[tuple[int, int]] = ()) -> None:
+        """Put the points of *consumer* on the ring. Consumers of one name have different points, by their lowest free
+        numbers."""
         twins = self._numbers.setdefault(name, {})
         taken = set(twins.values())
         number = next(number for number in range(len(taken) + 1) if number not in taken)
@@ -195,8 +197,8 @@ class ConsistentHashing(Generic[C]):
         ring = self._points_in_order()
         if not ring:
             return None
-        at = bisect_left(ring, hash_)
-        return self._owners[ring[at if at < len(ring) else 0]][0]
+        index = bisect_left(ring, hash_)
+        return self._owners[ring[index if index < len(ring) else 0]][0]
 
     def _points_in_order(self) -> list[int]:
         if self._ring is None:
@@ -213,7 +215,7 @@ class ConsistentHashing(Generic[C]):
             return {}
         ends = ring if ring[-1] == HASHES - 1 else [*ring, HASHES - 1]  # behind the last point it is the first one's
         starts = [1, *(end + 1 for end in ends[:-1])]
-        owners = [self._owners[ring[at if at < len(ring) else 0]][0] for at in range(len(ends))]
+        owners = [self._owners[ring[index if index < len(ring) else 0]][0] for index in range(len(ends))]
         return _merged(zip(owners, starts, ends, strict=True))
 
 
@@ -225,25 +227,29 @@ class HalvedRanges(Generic[C]):
         self._owners: list[C] = []
 
     def add(self, consumer: C, name: str, ranges: Sequence[tuple[int, int]] = ()) -> None:
+        """The largest range is cut in half; the new consumer gets the lower half. Raises ConsumerAssignError."""
         if not self._ends:
             self._ends, self._owners = [HASHES], [consumer]
             return
         starts = [0, *self._ends[:-1]]
-        size, at = max((end - start, -at) for at, (start, end) in enumerate(zip(starts, self._ends, strict=True)))
+        sizes = [end - start for start, end in zip(starts, self._ends, strict=True)]
+        size = max(sizes)
         if size < 2:
             raise ConsumerAssignError("no more hash ranges to share out: too many consumers")
-        self._ends.insert(-at, starts[-at] + size // 2)
-        self._owners.insert(-at, consumer)
+        index = sizes.index(size)
+        self._ends.insert(index, starts[index] + size // 2)
+        self._owners.insert(index, consumer)
 
     def remove(self, consumer: C) -> None:
+        """The range of *consumer* goes to its neighbour."""
         if consumer not in self._owners:
             return
-        at = self._owners.index(consumer)
-        if at == len(self._owners) - 1 and at > 0:
-            self._ends.pop(at - 1)  # the left neighbour grows to the end
+        index = self._owners.index(consumer)
+        if index == len(self._owners) - 1 and index > 0:
+            self._ends.pop(index - 1)  # the left neighbour grows to the end
         else:
-            self._ends.pop(at)  # the right neighbour grows to the left
-        self._owners.pop(at)
+            self._ends.pop(index)  # the right neighbour grows to the left
+        self._owners.pop(index)
 
     def select(self, hash_: int) -> C | None:
         if not self._ends:
@@ -265,6 +271,7 @@ class StickyRanges(Generic[C]):
         self._ranges: list[tuple[int, int, C]] = []
 
     def add(self, consumer: C, name: str, ranges: Sequence[tuple[int, int]]) -> None:
+        """The client names its ranges itself. Raises ConsumerAssignError: none, or some overlap."""
         if not ranges:
             raise ConsumerAssignError("Ranges for KeyShared policy must not be empty.")
         wanted = sorted(ranges)
@@ -282,9 +289,9 @@ class StickyRanges(Generic[C]):
         self._ranges = [item for item in self._ranges if item[2] != consumer]
 
     def select(self, hash_: int) -> C | None:
-        at = bisect_left(self._ranges, hash_ + 1, key=lambda item: item[0]) - 1
-        if at >= 0 and self._ranges[at][1] >= hash_:
-            return self._ranges[at][2]
+        index = bisect_left(self._ranges, hash_ + 1, key=lambda item: item[0]) - 1
+        if index >= 0 and self._ranges[index][1] >= hash_:
+            return self._ranges[index][2]
         return None
 
     def hash_of(self, key: bytes) -> int:

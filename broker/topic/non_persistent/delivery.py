@@ -82,9 +82,9 @@ class OneActive:
 
     def _choose(self) -> bool:
         """Choose the active consumer; returns whether it changed. Nothing is waited for: no ack can be under way."""
-        former = self.active
+        former_active = self.active
         self.active = self._ordered.active()
-        if self.active is former:
+        if self.active is former_active:
             return False
         if self._is_failover:
             for consumer in self.consumers:

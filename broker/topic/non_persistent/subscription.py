@@ -29,7 +29,7 @@ POSITION: Final = Position(0, 0)
 
 
 class NoAcking:
-    """Rule 2."""
+    """Takes acknowledgements, which change nothing (rule 2)."""
 
     keeps_parts = False
 
@@ -116,9 +116,9 @@ class NonPersistentSubscription:
         """Detach *consumer*."""
         if consumer in self._leaving:
             self._leaving.remove(consumer)
-            self._has_left(consumer)
+            self._on_leaving(consumer)
         elif self._delivery is not None and consumer in self._delivery.consumers:
-            self._has_left(consumer)
+            self._on_leaving(consumer)
             self._delivery.remove(consumer)
 
     def detach_consumers(self) -> None:
@@ -126,19 +126,19 @@ class NonPersistentSubscription:
         self._leaving.add(self.consumers)
         self._delivery = None
 
-    def tell_detached(self, next_broker: NextBroker = NOT_KNOWN) -> Steps:
+    def notify_detached(self, next_broker: NextBroker = NOT_KNOWN) -> Steps:
         """Tell the clients of detached consumers, which subscribe again by themselves, at *next_broker*; one with each
         step."""
-        return self._leaving.tell(self._has_left, next_broker)
+        return self._leaving.notify(self._on_leaving, next_broker)
 
-    def _has_left(self, consumer: Consumer) -> None:
+    def _on_leaving(self, consumer: Consumer) -> None:
         self.messages_out += consumer.messages_out
         self.bytes_out += consumer.bytes_out
 
     # -------------------------------------------------------------------------------- messages
 
     def deliver(self, entry: Buffer, facts: Facts) -> None:
-        """Rule 1."""
+        """Send an entry to a consumer, or drop and count it if none takes it now (rule 1)."""
         consumer = None if self._delivery is None else self._delivery.consumer_for(facts)
         if consumer is None:
             self.dropped_messages += facts.messages
@@ -157,7 +157,7 @@ class NonPersistentSubscription:
         self.resume((consumer,))
 
     def redeliver(self, consumer: Consumer, positions: Sequence[Position] | None, epoch: int | None) -> None:
-        """Rule 2."""
+        """Nothing is kept, so nothing comes again (rule 2)."""
 
     def begin_anew(self, consumer: Consumer, epoch: int | None) -> None:
         """The client of *consumer* has emptied its queue."""

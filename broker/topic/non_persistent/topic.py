@@ -49,7 +49,7 @@ from magnetar_core.topics.topic_name import TopicName
 from managed_ledger.position import LATEST, Position
 from managed_ledger.reading.reading import Entry
 
-# What a producer is told of its last sequence id: none was stored.
+# The last sequence id that a producer gets: none was stored.
 _NO_SEQUENCE_ID: Final = -1
 
 
@@ -77,7 +77,8 @@ class NonPersistentTopic:
         self.messages_in = 0
         self.bytes_in = 0
         self.entries_in = 0
-        self._gone_out = (0, 0)
+        self._ended_messages = 0
+        self._ended_bytes = 0
         """Messages and bytes that subscriptions which have ended gave to their consumers."""
         self.subscriptions: dict[str, NonPersistentSubscription] = {}
         """By name, with those of readers."""
@@ -104,7 +105,7 @@ class NonPersistentTopic:
         if self._limits.requires_encryption:
             run = encrypted(run)
         subscriptions, group = list(self.subscriptions.values()), self.membership.group
-        before = (self.messages_out, self.bytes_out) if group is not None else (0, 0)
+        counts_before = (self.messages_out, self.bytes_out) if group is not None else (0, 0)
         for producer, send in run:
             size = len(send.entry)
             if self.is_closed:  # rule 2
@@ -124,7 +125,7 @@ class NonPersistentTopic:
                 for subscription in subscriptions:
                     subscription.deliver(send.entry, facts)
         if group is not None:
-            group.count_dispatched(self.messages_out - before[0], self.bytes_out - before[1])
+            group.count_dispatched(self.messages_out - counts_before[0], self.bytes_out - counts_before[1])
 
     # -------------------------------------------------------------------------------- producers
 
@@ -136,7 +137,7 @@ class NonPersistentTopic:
     async def attach_producer(self, request: ProducerRequest) -> Attached:
         """Let a producer write. Raises BrokerError."""
         producers = self._producers
-        await producers.until_namesake_is_heard(request.producer)
+        await producers.probe_producer_of_same_name(request.producer)
         async with producers.admission:
             self._check_open()
             if self._limits.requires_encryption and not request.encrypted:
@@ -207,19 +208,19 @@ class NonPersistentTopic:
     @property
     def messages_out(self) -> int:
         """Messages that went to consumers, of all subscriptions there have been."""
-        return self._gone_out[0] + sum(subscription.messages_out_in_all for subscription in self.subscriptions.values())
+        return self._ended_messages + sum(each.messages_out_in_all for each in self.subscriptions.values())
 
     @property
     def bytes_out(self) -> int:
-        return self._gone_out[1] + sum(subscription.bytes_out_in_all for subscription in self.subscriptions.values())
+        return self._ended_bytes + sum(each.bytes_out_in_all for each in self.subscriptions.values())
 
-    def _end(self, subscription: NonPersistentSubscription) -> None:
+    def _end_subscription(self, subscription: NonPersistentSubscription) -> None:
         """The subscription has no consumers any more."""
         assert not subscription.consumers, f"{subscription.name} ends before its consumers"
         if self.subscriptions.get(subscription.name) is subscription:
             del self.subscriptions[subscription.name]
-            messages, size = self._gone_out
-            self._gone_out = messages + subscription.messages_out_in_all, size + subscription.bytes_out_in_all
+            self._ended_messages += subscription.messages_out_in_all
+            self._ended_bytes += subscription.bytes_out_in_all
 
     def _consumer_count(self) -> int:
         return sum(len(subscription.consumers) for subscription in self.subscriptions.values())
@@ -232,7 +233,7 @@ class NonPersistentTopic:
         subscription.remove_consumer(consumer)
         self._consumers_changed_ms = self._clock.wall_ms()
         if not subscription.consumers:
-            self._end(subscription)
+            self._end_subscription(subscription)
 
     def disconnect_consumer(self, consumer: Consumer) -> None:
         """Close *consumer* from the side of the broker; its client looks the topic up again."""
@@ -255,9 +256,9 @@ class NonPersistentTopic:
         if subscription is None:
             raise SubscriptionNotFound(f"Subscription {name} not found for topic {self.name}")
         subscription.detach_consumers()
-        self._end(subscription)
+        self._end_subscription(subscription)
         self._consumers_changed_ms = self._clock.wall_ms()
-        await in_turns(by_turns(subscription.tell_detached()))
+        await in_turns(by_turns(subscription.notify_detached()))
 
     async def seek(
         self, subscription: ConsumerSubscription, position: Position, ack_set: Sequence[int] = (), batch_size: int = 0
@@ -324,7 +325,7 @@ class NonPersistentTopic:
     def _all_leave(self, subscriptions: Sequence[NonPersistentSubscription], next_broker: NextBroker) -> Steps:
         yield from self._producers.disconnect_all(next_broker)
         for subscription in subscriptions:
-            yield from subscription.tell_detached(next_broker)
+            yield from subscription.notify_detached(next_broker)
 
     async def close(self, next_broker: NextBroker = NOT_KNOWN) -> None:
         """Disconnect the clients and end what is under way."""

@@ -62,9 +62,9 @@ class ProducerAccess(Generic[P]):
 
         Raises ProducerBusy, ProducerFenced.
         """
-        taken = self.holder is not None or bool(self.waiting)
+        is_held = self.holder is not None or bool(self.waiting)
         if mode == wire.Shared:
-            if taken:
+            if is_held:
                 raise ProducerBusy(
                     f"Topic has an existing exclusive producer: {self.holder}",
                     way_out="close that one, or wait until it has ended",
@@ -74,9 +74,9 @@ class ProducerAccess(Generic[P]):
             raise ProducerFenced(f"Topic epoch {topic_epoch} is outdated: the present one is {self.epoch}")
         if mode == wire.ExclusiveWithFencing:
             return Decision(Access.EXCLUSIVE_AFTER_FENCING, self._epoch_for(topic_epoch))
-        if mode == wire.WaitForExclusive and (taken or producers):
+        if mode == wire.WaitForExclusive and (is_held or producers):
             return Decision(Access.WAITS, None)
-        if taken:
+        if is_held:
             raise ProducerFenced(f"Topic has an existing exclusive producer: {self.holder}", way_out=_NOT_ALONE)
         if producers:
             raise ProducerFenced(f"Topic has {producers} existing shared producers", way_out=_NOT_ALONE)

@@ -70,18 +70,21 @@ class Producers:
 
     # ------------------------------------------------------------------------------------ names
 
-    async def until_name_is_answered(self, producer: Producer) -> None:
+    async def until_nothing_is_pending_of_name(self, producer: Producer) -> None:
         """Wait, NAME_WAIT_MAX_S at most, until entries sent under the name of *producer* are answered (rule 3)."""
         if self._must_wait(producer):
             await self._answered.until(lambda: not self._must_wait(producer), self._clock, NAME_WAIT_MAX_S)
 
-    def check_name_is_answered(self, producer: Producer) -> None:
+    def check_nothing_is_pending_of_name(self, producer: Producer) -> None:
         """Raises NotReady while entries sent under the name of *producer* are pending (rule 3)."""
         if self._must_wait(producer):
             raise NotReady(f"{self._topic}: what {producer.name} sent over the topic API is still being stored")
 
     def _must_wait(self, producer: Producer) -> bool:
-        """Rule 3. (Producers of the topic API wait by themselves, while they hold the name.)"""
+        """Whether messages that were sent under this name over the topic API are not answered yet (rule 3).
+
+        A producer of the topic API waits for that by itself, while it holds the name.
+        """
         departing = self._departing.get(producer.name)
         return (
             departing is not None
@@ -104,7 +107,7 @@ class Producers:
             lambda: producer.is_closed or not self.is_storing_for(producer.name), self._clock, timeout_s
         )
 
-    async def until_namesake_is_heard(self, producer: Producer) -> None:
+    async def probe_producer_of_same_name(self, producer: Producer) -> None:
         """Another producer of that name may be dead: its connection is asked, and closed if it does not answer. A
         client that comes back with a name of its own must not wait for its own old connection."""
         other = self.by_name.get(producer.name)
@@ -152,10 +155,10 @@ class Producers:
         producer = request.producer
         producer.encrypts = request.encrypted
         if self._takes_over(producer, request.topic_epoch):
-            former, epoch = self._access.holder, self._access.epoch
-            assert former is not None, "somebody has exclusive access"
+            former_holder, epoch = self._access.holder, self._access.epoch
+            assert former_holder is not None, "somebody has exclusive access"
             assert epoch is not None, "exclusive access has an epoch"
-            self.disconnect(former)  # who waits is not next: the lock is held until this one has its access
+            self.disconnect(former_holder)  # who waits is not next: the lock is held until this one has its access
             self._access.grant(producer, epoch)
             self._put(producer)
             return Attached(last_sequence_id, epoch, ready=True)
@@ -176,7 +179,7 @@ class Producers:
         return Attached(last_sequence_id, decision.epoch, ready=True)
 
     def _takes_over(self, producer: Producer, topic_epoch: int | None) -> bool:
-        """Rule 2."""
+        """Whether *producer* follows an earlier one of the same client: it knows the present epoch (rule 2)."""
         holder = self._access.holder
         is_known = topic_epoch is not None and topic_epoch == self._access.epoch
         return holder is not None and is_known and holder.regroups and producer.regroups
@@ -253,7 +256,7 @@ class Producers:
     def disconnect(self, producer: Producer, next_broker: NextBroker = NOT_KNOWN) -> None:
         """Close a producer from the side of the broker; its client goes to *next_broker*, or looks the topic up.
 
-        One that waits for exclusive access is not told so: clients go on waiting for the answer to their request.
+        A producer that waits for exclusive access gets no close: its client still waits for the answer to its request.
         """
         if producer.is_closed:
             return

@@ -72,7 +72,7 @@ class Publishing:
         """Whether a message came in parts."""
         self._ownership = ownership
         self._producers = producers
-        self._of_broker = of_broker or Distribution()
+        self._broker_latencies = of_broker or Distribution()
         self._withheld: list[tuple[int, int, Sequence[Pending]]] = []
 
     def use_deduplication(self, state: Deduplication | None) -> None:
@@ -139,6 +139,8 @@ class Publishing:
             producer.sink.on_unanswered(len(send.entry))
 
     def _answer_repeated(self, producer: Producer, send: Send, verdict: Verdict) -> None:
+        """A message that came before: its receipt if it is stored; while that is not known, a failure, so that it comes
+        again."""
         if verdict is Verdict.DUPLICATE and self._ownership.may_acknowledge():
             size = len(send.entry)
             # It came in, too: Apache's brokers count what comes, not what is stored.
@@ -155,18 +157,18 @@ class Publishing:
     def note_stored(self, contexts: Sequence[Pending], now_s: float) -> None:
         """These entries are stored: count them, and how long it took."""
         self.entries_in += len(contexts)
-        at, count = 0, len(contexts)
-        while at < count:
-            sent_s = contexts[at].sent_s
-            following = at + 1
+        start, count = 0, len(contexts)
+        while start < count:
+            sent_s = contexts[start].sent_s
+            end = start + 1
             if contexts[-1].sent_s == sent_s:  # nearly always: what was sent together is stored together
-                following = count
-            while following < count and contexts[following].sent_s == sent_s:
-                following += 1
+                end = count
+            while end < count and contexts[end].sent_s == sent_s:
+                end += 1
             took_s = max(now_s - sent_s, 0.0)
-            self.latencies.add(int(took_s * 1_000_000), following - at)
-            self._of_broker.add(took_s * 1000, following - at)
-            at = following
+            self.latencies.add(int(took_s * 1_000_000), end - start)
+            self._broker_latencies.add(took_s * 1000, end - start)
+            start = end
 
     def end_period(self) -> None:
         self.sizes.end_period()

@@ -53,9 +53,9 @@ class StoredDeduplication:
         self._cursor: ManagedCursor | None = None
         self._last_snapshot_s = clock.monotonic()
 
-    async def apply(self, wanted: bool) -> None:
+    async def apply(self, is_wanted: bool) -> None:
         """Begin or end deduplication. Raises StorageFailure. Calls must not overlap."""
-        if wanted:
+        if is_wanted:
             if self._state is None and not self._topic.is_system:
                 await self._begin()
             return
@@ -67,6 +67,7 @@ class StoredDeduplication:
             await self._delete_cursor()
 
     async def _begin(self) -> None:
+        """Load the stored sequence ids, and read the entries that came after them."""
         with storage_errors():
             cursor = await self._ledger.open_cursor(DEDUPLICATION_CURSOR)
             state = Deduplication(self._config.deduplication_producers)

@@ -149,6 +149,7 @@ class ResourceGroup:
         self._waiting.pop(waiter, None)
 
     def _resume(self) -> None:
+        """Let those that wait go on, one after the other, as long as the group has something left."""
         self._timer = None
         self._is_resuming = True
         count = 0

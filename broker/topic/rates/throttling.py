@@ -108,14 +108,15 @@ class DispatchThrottle:
 
 
 def _bucket(
-    before: TokenBucket | None, messages: int, size_bytes: int, period_s: int, now_ms: int
+    former: TokenBucket | None, messages: int, size_bytes: int, period_s: int, now_ms: int
 ) -> TokenBucket | None:
+    """The bucket for a changed rate: none without a rate, and the former one keeps what it owes."""
     if messages <= 0 and size_bytes <= 0:
         return None
-    if before is None:
+    if former is None:
         return TokenBucket(messages, size_bytes, period_s, now_ms)
-    before.change(messages, size_bytes, period_s, now_ms)
-    return before
+    former.change(messages, size_bytes, period_s, now_ms)
+    return former
 
 
 class SubscribeThrottle:
@@ -127,9 +128,9 @@ class SubscribeThrottle:
 
     def use(self, rate: SubscribeRate) -> None:
         """This rate holds from now on; what was counted before is forgotten if it is another one."""
-        wanted = rate if rate.subscribes > 0 else None
-        if wanted != self._rate:
-            self._rate = wanted
+        new_rate = rate if rate.subscribes > 0 else None
+        if new_rate != self._rate:
+            self._rate = new_rate
             self._buckets.clear()
 
     def check(self, address: str, name: str, now_ms: int) -> None:

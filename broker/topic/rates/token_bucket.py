@@ -44,7 +44,7 @@ class TokenBucket:
         self._bytes = min(self._bytes + share * self.bytes_max, self.bytes_max)
 
     def spend(self, messages: int, size_bytes: int, now_ms: int) -> None:
-        """Rule 1."""
+        """Take this much, as a whole, even if it is more than the bucket has (rule 1)."""
         self._refill(now_ms)
         if self.messages_max:
             self._messages -= messages
@@ -62,7 +62,7 @@ class TokenBucket:
         return math.ceil(wait * self.period_ms)  # rule 4
 
     def wait_for_one_ms(self, now_ms: int) -> int:
-        """As `wait_ms`, but until a whole message and a byte may go on; for those that ask before they take."""
+        """How long until a whole message and a byte may go on; for those that ask before they take."""
         self._refill(now_ms)
         wait = 0.0
         if self.messages_max and self._messages < 1:

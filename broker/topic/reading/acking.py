@@ -55,53 +55,55 @@ class Acking:
             raise NotReady(f"The consumers of {self._name} are being closed")
         now_ms = self._now_ms()
         consumer.last_acked_ms = self.last_acked_ms = now_ms
-        before = cursor.mark_delete_position
+        former_mark_delete = cursor.mark_delete_position
         if ack.ack_type == wire.CommandAck.Cumulative:
             self._acknowledge_up_to(dispatcher, consumer, ack)
         else:
             if not consumer.read_compacted:
                 cursor.leave_trimmed()
             self._acknowledge_single(dispatcher, consumer, ack)
-        if cursor.mark_delete_position != before:
+        if cursor.mark_delete_position != former_mark_delete:
             self.last_advanced_ms = now_ms
         if self._ledger.is_terminated:
-            pump.tell_the_end()
+            pump.announce_end()
         if consumer.permits > 0 or len(dispatcher.consumers) > 1:
             pump.run()  # the ack may have unblocked a consumer or freed a key
 
     def clear_up_to(self, position: Position) -> int:
         """Acknowledge everything up to *position* for all consumers, which stay; how many entries that were."""
         pump = self._pump
-        before = pump.cursor.backlog()
+        former_backlog = pump.cursor.backlog()
         pump.cursor.mark_delete(position)
         if pump.dispatcher is not None:
             pump.dispatcher.on_acked_up_to(position)
             pump.run()
-        return before - pump.cursor.backlog()
+        return former_backlog - pump.cursor.backlog()
 
     def _acknowledge_single(self, dispatcher: Dispatcher, consumer: Consumer, ack: wire.CommandAck) -> None:
+        """Acknowledge each entry of *ack*, or the part of a batch that it names, and tell the dispatcher the rest."""
         cursor = self._pump.cursor
         done: list[Position] = []
-        before = dispatcher.unacked_messages
+        former_unacked = dispatcher.unacked_messages
         for position, message_id in zip(_positions_of(ack), ack.message_id, strict=True):
             if not message_id.ack_set:
                 done.append(position)
             # Where parts are not kept, the client acks the whole entry once its batch is complete.
             elif self.acknowledge_part(position, message_id.ack_set, message_id.batch_size):
-                left = cursor.batch_ack_set(position)
+                left_words = cursor.batch_ack_set(position)
                 # If neither is so, the cursor keeps no part of this batch: it stays with its consumer as a whole.
-                if left is not None or cursor.is_deleted(position):
-                    dispatcher.on_acked(position, count_bits(left or ()))
+                if left_words is not None or cursor.is_deleted(position):
+                    dispatcher.on_acked(position, count_bits(left_words or ()))
         if done:
             cursor.delete(done)
             for position in done:
                 dispatcher.on_acked(position, 0)
         # Where every message that was sent is remembered, those of batches are counted one by one.
         consumer.acked_messages += (
-            len(ack.message_id) if dispatcher.is_in_order else before - dispatcher.unacked_messages
+            len(ack.message_id) if dispatcher.is_in_order else former_unacked - dispatcher.unacked_messages
         )
 
     def _acknowledge_up_to(self, dispatcher: Dispatcher, consumer: Consumer, ack: wire.CommandAck) -> None:
+        """Acknowledge everything up to the position of *ack*; only where one consumer gets all entries."""
         if not dispatcher.is_in_order or len(ack.message_id) != 1:
             return  # several consumers share the entries: a cumulative ack has no meaning and must not move the cursor
         message_id = ack.message_id[0]
@@ -115,14 +117,14 @@ class Acking:
             self._pump.cursor.mark_delete(position)
         consumer.acked_messages += 1
 
-    def acknowledge_part(self, position: Position, left: Sequence[int], claimed: int) -> bool:
+    def acknowledge_part(self, position: Position, left_words: Sequence[int], claimed: int) -> bool:
         """Acknowledge a batch of *claimed* messages (0: not known), except for those whose bits are set in the words of
-        *left*. Returns whether it was: not where parts are not kept, and not if it claims too many messages
+        *left_words*. Returns whether it was: not where parts are not kept, and not if it claims too many messages
         (`broker.topic.clients.batch_sizes`)."""
         pump = self._pump
         if not pump.limits.batch_index_acks:
             return False
-        words = list(left)
+        words = list(left_words)
         sizes = BatchSizes() if pump.dispatcher is None else pump.dispatcher.batch_sizes
         size = sizes.size(position, claimed or _highest_bit(words))
         if size is None:
@@ -160,7 +162,7 @@ def _highest_bit(words: Sequence[int]) -> int:
 
     Acks of Java clients do not tell the size; messages above the highest set bit are acknowledged in any case.
     """
-    for at in range(len(words) - 1, -1, -1):
-        if words[at]:
-            return at * 64 + (words[at] & 0xFFFF_FFFF_FFFF_FFFF).bit_length()
+    for index in range(len(words) - 1, -1, -1):
+        if words[index]:
+            return index * 64 + (words[index] & 0xFFFF_FFFF_FFFF_FFFF).bit_length()
     return 0

@@ -111,8 +111,8 @@ def evict_bytes(ledger: SizedLedger, subscriptions: Iterable[Subscription], quot
     if position is None:
         return 0
     position = min(position, ledger.ledgers.last_confirmed)
-    passed = 0
+    passed_entries = 0
     for subscription in subscriptions:
         if subscription.is_durable and subscription.cursor.mark_delete_position < position:
-            passed += subscription.acking.clear_up_to(position)
-    return passed
+            passed_entries += subscription.acking.clear_up_to(position)
+    return passed_entries

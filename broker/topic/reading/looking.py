@@ -93,14 +93,14 @@ async def analyse(
     It ends early after *entries_max* entries, or when *is_late* says so. Raises ManagedLedgerError.
     """
     end = ledger.ledgers.last_confirmed
-    at = ledger.ledgers.next_position(cursor.mark_delete_position) if start is None else start
-    entries = messages = markers = looked = 0
+    position = ledger.ledgers.next_position(cursor.mark_delete_position) if start is None else start
+    entries = messages = markers = entries_read = 0
     first: Position | None = None
     last: Position | None = None
-    while at <= end:
-        if looked >= entries_max or is_late():
+    while position <= end:
+        if entries_read >= entries_max or is_late():
             return Analysis(entries, messages, markers, first, last, is_aborted=True)
-        answer = ledger.read(at, min(_RUN_ENTRIES, entries_max - looked), _RUN_BYTES)
+        answer = ledger.read(position, min(_RUN_ENTRIES, entries_max - entries_read), _RUN_BYTES)
         run = answer if isinstance(answer, Sequence) else await answer
         if not run:
             break
@@ -113,8 +113,8 @@ async def analyse(
                 continue
             entries += 1
             messages += _messages_in(entry)
-        looked += len(run)
-        at = ledger.ledgers.next_position(run[-1].position)
+        entries_read += len(run)
+        position = ledger.ledgers.next_position(run[-1].position)
         await asyncio.sleep(0)  # rule 2
     return Analysis(entries, messages, markers, first, last, is_aborted=False)
 

@@ -27,15 +27,15 @@ _ABOUT_AT_END: Final = 1_000
 
 async def nth_open(ledgers: LedgerList, cursor: CursorPort, count: int) -> Position:
     """The entry that is the *count*-th of those that are not acknowledged; the last one there is if they are fewer."""
-    position, left, looked = cursor.mark_delete_position, count, 0
-    while left > 0:
+    position, remaining, entries_seen = cursor.mark_delete_position, count, 0
+    while remaining > 0:
         following = ledgers.next_position(position)
         if following > ledgers.last_confirmed:
             break
         position = following
-        left -= not cursor.is_deleted(position)
-        looked += 1
-        if looked % _PAUSE_EVERY == 0:
+        remaining -= not cursor.is_deleted(position)
+        entries_seen += 1
+        if entries_seen % _PAUSE_EVERY == 0:
             await asyncio.sleep(0)
     return position
 
@@ -75,15 +75,15 @@ def _end_of_old_ledgers(ledgers: LedgerList, after: Position, before_ms: int) ->
 def _pass_over(subscription: Subscription, last: Position, now_ms: int) -> int:
     if last <= subscription.cursor.mark_delete_position:
         return 0
-    passed = subscription.acking.clear_up_to(last)
-    if passed:
-        subscription.expired_entries += passed
+    passed_entries = subscription.acking.clear_up_to(last)
+    if passed_entries:
+        subscription.expired_entries += passed_entries
         subscription.last_expired_ms = now_ms
-    return passed
+    return passed_entries
 
 
 async def _is_oldest_too_old(ledgers: LedgerList, cursor: CursorPort, before_ms: int) -> bool:
-    """Rule 2."""
+    """Whether the oldest entry that is not acknowledged was published before *before_ms* (rule 2)."""
     answer = cursor.read_again(ledgers.next_position(cursor.mark_delete_position), 1, 1)
     entries = answer if isinstance(answer, Sequence) else await answer
     return bool(entries) and not is_published_since(entries[0], before_ms)

@@ -79,7 +79,7 @@ async def last_message(ledger: SearchedLedger, pause: Callable[[], Awaitable[Non
     Markers, which no consumer gets, are passed over: a client would wait for them for ever
     (`PersistentTopic.getLastDispatchablePosition`, 4.0.8). In *pause* others have their turn. Raises BrokerError.
     """
-    position, passed = ledger.ledgers.last_confirmed, 0
+    position, markers_passed = ledger.ledgers.last_confirmed, 0
     while position.entry_id >= 0:
         with storage_errors():
             answer = ledger.read(position, 1, 1)
@@ -89,8 +89,8 @@ async def last_message(ledger: SearchedLedger, pause: Callable[[], Awaitable[Non
         if not is_marker(entries[0]):
             return position, last_index(entries[0])
         position = ledger.ledgers.previous_position(position)
-        passed += 1
-        if passed % MARKERS_PER_TURN == 0:
+        markers_passed += 1
+        if markers_passed % MARKERS_PER_TURN == 0:
             await pause()
     return EARLIEST, -1
 
@@ -124,26 +124,26 @@ def last_kept_index(entry: Opened) -> Generator[None, None, int]:
     listed = entry.metadata.compacted_batch_indexes
     if listed and 0 <= listed[-1] < entry.metadata.num_messages_in_batch:
         return listed[-1]
-    kept = -1
+    last_index = -1
     try:
         for message in iterate_batch(entry.payload, entry.metadata.num_messages_in_batch):
             if message.single is not None and not message.single.compacted_out:
-                kept = message.batch_index
+                last_index = message.batch_index
             if (message.batch_index + 1) % MESSAGES_PER_TURN == 0:
                 yield
     except Corruption:
         return -1
-    return kept
+    return last_index
 
 
-def reader_start(wanted: Position | None, *, earliest: bool, last_confirmed: Position) -> Position:
-    """Where a reader begins that asks for *wanted*.
+def reader_start(start: Position | None, *, earliest: bool, last_confirmed: Position) -> Position:
+    """Where a reader begins that asks for *start*.
 
     *earliest* decides for a position beyond the end, LATEST and None included: a consumer that is not durable may ask
     for the first message by its initial position alone, as the Go client does (Apache's `NonDurableCursorImpl`).
     """
-    if wanted is not None and wanted.ledger_id < 0:
+    if start is not None and start.ledger_id < 0:
         return EARLIEST
-    if wanted is None or wanted > last_confirmed:
+    if start is None or start > last_confirmed:
         return EARLIEST if earliest else LATEST
-    return wanted
+    return start

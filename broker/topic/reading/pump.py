@@ -108,10 +108,10 @@ class Pump:
             self.dispatcher.use_limits(limits)
             self.run()
 
-    def change_group(self, before: ResourceGroup | None) -> None:
-        """The topic is in another resource group than *before*."""
-        if before is not None:
-            before.forget(self)
+    def change_group(self, former_group: ResourceGroup | None) -> None:
+        """The topic is in another resource group than *former_group*."""
+        if former_group is not None:
+            former_group.forget(self)
         self.run()
 
     # -------------------------------------------------------------------------------- reading
@@ -124,9 +124,13 @@ class Pump:
     def run_soon(self) -> None:
         """The same in the next turn of the loop: what made the event is still at work."""
         if self.dispatcher is not None:
-            self._arm(self._host.now_ms())
+            self._run_at(self._host.now_ms())
 
     def _run(self) -> None:
+        """Read and dispatch until nobody takes more, a rate holds, or a read has to wait for bookies.
+
+        After READS_PER_EVENT_MAX reads the rest follows in a later turn of the loop.
+        """
         dispatcher = self.dispatcher
         self.waits_for_room = False
         if dispatcher is None or self.is_reading or self._retry is not None:
@@ -137,12 +141,12 @@ class Pump:
             if read is None:
                 self._set_timer()
                 return
-            is_limited = rates.are_set and self._rates_hold()
+            is_limited = rates.are_set and self._rates_apply()
             if is_limited:
                 now_ms = self._host.now_ms()
                 wait_ms = rates.wait_ms(now_ms)
                 if wait_ms > 0:
-                    self._arm(now_ms + math.ceil(wait_ms))
+                    self._run_at(now_ms + math.ceil(wait_ms))
                     return
                 if not rates.has_turn(self, self.run):
                     return
@@ -165,9 +169,9 @@ class Pump:
             if not answer and read.first is None:
                 self._set_timer()
                 return
-        self._arm(self._host.now_ms())
+        self._run_at(self._host.now_ms())
 
-    def _rates_hold(self) -> bool:
+    def _rates_apply(self) -> bool:
         """Whether the rates hold for this subscription, which may be about at the end."""
         return self.limits.throttles_caught_up or self.cursor.unread() > self.limits.backlogged_entries
 
@@ -195,7 +199,7 @@ class Pump:
         self.rates.settle()  # what a dropped read reserved
         self.run()
         if not entries and self._ledger.is_terminated:  # the compacted ledger had nothing more
-            self.tell_the_end()
+            self.announce_end()
 
     def _is_overtaken(self, read: Read, entries: Entries) -> bool:
         """Whether the cursor was rewound after *entries* were read and before they are dispatched.
@@ -205,7 +209,8 @@ class Pump:
         return read.first is None and bool(entries) and self.cursor.read_position <= entries[-1].position
 
     def _on_entries(self, dispatcher: Dispatcher, read: Read, entries: Entries) -> None:
-        is_throttled = self.rates.are_throttled and self._rates_hold()
+        """Dispatch what was read, and count what was sent."""
+        is_throttled = self.rates.are_throttled and self._rates_apply()
         dispatcher.on_entries(read, entries)
         now_ms = self._host.now_ms()
         messages = size_bytes = 0
@@ -217,13 +222,13 @@ class Pump:
             self.last_consumed_ms = now_ms
         self.rates.spend(len(entries), messages, size_bytes, now_ms, is_throttled=is_throttled)
 
-    def tell_the_end(self) -> None:
+    def announce_end(self) -> None:
         """Tell consumers, each once, that the terminated topic holds nothing more for them."""
         if self.cursor.backlog() or (isinstance(self.cursor, CompactedCursor) and self.cursor.has_open):
             return
         for consumer in () if self.dispatcher is None else self.dispatcher.consumers:
-            if not consumer.was_told_the_end:
-                consumer.was_told_the_end = True
+            if not consumer.knows_end:
+                consumer.knows_end = True
                 consumer.sink.on_end_of_topic(consumer)
 
     # -------------------------------------------------------------------------------- timers
@@ -231,9 +236,9 @@ class Pump:
     def _set_timer(self) -> None:
         at_ms = None if self.dispatcher is None else self.dispatcher.next_timer_ms()
         if at_ms is not None:
-            self._arm(at_ms)
+            self._run_at(at_ms)
 
-    def _arm(self, at_ms: int) -> None:
+    def _run_at(self, at_ms: int) -> None:
         """Run at *at_ms* (wall clock) at the latest. There is one timer; the earliest time counts."""
         if self._timer is not None:
             if self._timer_at_ms <= at_ms:

@@ -91,9 +91,9 @@ class Subscription:
             return
         key_shared = dispatcher.key_shared
         check_fits(kind, policy, self.type, None if key_shared is None else key_shared.policy)
-        most = self.pump.limits.consumers_max
-        if most and len(dispatcher.consumers) >= most:
-            raise ConsumerBusy("Subscription reached max consumers limit", way_out=f"close one of the {most}")
+        consumers_max = self.pump.limits.consumers_max
+        if consumers_max and len(dispatcher.consumers) >= consumers_max:
+            raise ConsumerBusy("Subscription reached max consumers limit", way_out=f"close one of the {consumers_max}")
         dispatcher.check_newcomer(consumer)
 
     def add_consumer(self, consumer: Consumer, kind: int, policy: KeySharedPolicy) -> None:
@@ -112,6 +112,7 @@ class Subscription:
         pump.run()
 
     def _make_dispatcher(self, kind: int, policy: KeySharedPolicy) -> Dispatcher:
+        """The dispatcher for consumers of the type *kind*. Redelivery counts go on where both are shared types."""
         topic, cursor, limits, now_ms = self._topic, self.cursor, self.pump.limits, self._host.now_ms
         if kind in SINGLE_ACTIVE:
             is_failover = kind == wire.CommandSubscribe.Failover
@@ -121,9 +122,9 @@ class Subscription:
             dispatcher = SharedDispatcher(topic.name, cursor, limits, now_ms, self._share)
         else:
             dispatcher = KeySharedDispatcher(topic, cursor, limits, now_ms, self._share, policy)
-        former = self.pump.dispatcher
-        if isinstance(former, SharedDispatcher):
-            dispatcher.redelivery_counts = former.redelivery_counts
+        former_dispatcher = self.pump.dispatcher
+        if isinstance(former_dispatcher, SharedDispatcher):
+            dispatcher.redelivery_counts = former_dispatcher.redelivery_counts
         return dispatcher
 
     def remove_consumer(self, consumer: Consumer) -> None:
@@ -132,9 +133,9 @@ class Subscription:
         dispatcher = self.pump.dispatcher
         if consumer in self._leaving:
             self._leaving.remove(consumer)
-            self._has_left(consumer)
+            self._on_leaving(consumer)
         elif dispatcher is not None and consumer in dispatcher.consumers:
-            self._has_left(consumer)
+            self._on_leaving(consumer)
             dispatcher.remove(consumer)
             if not dispatcher.consumers:
                 self.cursor.mark_idle(self.last_active_ms)
@@ -164,19 +165,19 @@ class Subscription:
         self.pump.stop()
         self._share.clear()
 
-    def tell_detached(self, next_broker: NextBroker = NOT_KNOWN) -> Steps:
+    def notify_detached(self, next_broker: NextBroker = NOT_KNOWN) -> Steps:
         """Tell the clients of detached consumers, which subscribe again by themselves, at *next_broker*; one with each
         step."""
-        return self._leaving.tell(self._has_left, next_broker)
+        return self._leaving.notify(self._on_leaving, next_broker)
 
-    def _has_left(self, consumer: Consumer) -> None:
+    def _on_leaving(self, consumer: Consumer) -> None:
         self._gone = self._gone.plus(consumer.counted)
 
     def _disconnect_after_failure(self) -> None:
         """The dispatcher is dropped, since its state may be inconsistent (`broker.topic.reading.pump`, rule 2)."""
         self.detach_consumers()
         self.cursor.rewind()
-        self._announce_some(by_turns(self.tell_detached()))
+        self._announce_some(by_turns(self.notify_detached()))
 
     def _announce_some(self, steps: Steps) -> None:
         if next(steps, self) is None:
@@ -232,7 +233,7 @@ class Subscription:
         self.is_fenced = True
         try:
             self.detach_consumers()
-            await announce(by_turns(self.tell_detached()))
+            await announce(by_turns(self.notify_detached()))
             await self.cursor.reset(position)
             self.pump.end_pause()
             if ack_set:

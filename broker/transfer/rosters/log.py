@@ -2,7 +2,7 @@
 
     /magnetar/serving/<broker id>     the log (`managed_ledger.state_log`); only that broker ever leads it
 
-What it says of a topic stands in `roster`, how much of it at once in `telling`. A log begins anew when its broker
+What it says of a topic stands in `roster`, how much of it at once in `edit_plan`. A log begins anew when its broker
 starts, after an error, and before it becomes long; so nobody needs snapshots of it. A broker that serves nothing has
 none, and one whose topics stay what they are has no open ledger.
 A reader may be seconds behind. Nothing is decided by it: what a broker owns stands in its nodes.
@@ -11,11 +11,11 @@ A reader may be seconds behind. Nothing is decided by it: what a broker owns sta
 import asyncio
 import logging
 from collections.abc import Callable
-from typing import Final
+from typing import Final, NamedTuple
 
 from broker.settings.config import BrokerConfig
+from broker.transfer.rosters.edit_plan import POSITIONS_S, EditPlan
 from broker.transfer.rosters.roster import Roster
-from broker.transfer.rosters.telling import POSITIONS_S, Telling
 from magnetar_core.bookkeeper.client.client import BookKeeper
 from magnetar_core.bookkeeper.metadata.stores.store import MetadataError, MetadataStore
 from magnetar_core.runtime.clock import Clock
@@ -33,10 +33,10 @@ log = logging.getLogger(__name__)
 ROOT: Final = "/magnetar/serving"
 
 # How often a broker writes what has changed.
-TELL_S: Final = 1.0
+WRITE_S: Final = 1.0
 
 # A log that has so many edits, or bytes of them, begins anew: a broker that starts has to read all of it. As much as is
-# written of positions (`telling`) makes it so large in half an hour.
+# written of positions (`edit_plan`) makes it so large in half an hour.
 EDITS_MAX: Final = 20_000
 LOG_BYTES_MAX: Final = 32 * MIB
 
@@ -49,10 +49,10 @@ assert POSITIONS_S < IDLE_S  # where positions move all the time, no ledger is b
 
 # What the former log of a broker said counts for so long, until the next one says something: it begins anew now and
 # then.
-FORMER_S: Final = 10.0
+LEFT_ROSTER_S: Final = 10.0
 
 # After an error of bookies or metadata store.
-AGAIN_S: Final = 10.0
+RETRY_S: Final = 10.0
 
 # How often the list of logs is looked at, beside what a watch reports.
 LOOK_S: Final = 5.0
@@ -112,42 +112,56 @@ class OwnLog:
     async def _run(self) -> None:
         while True:
             try:
-                await self._write_one()
+                await self._write_log()
                 self._reported = ""
             except StateLogError as error:
                 if str(error) != self._reported:
                     log.warning("others are not told what this broker serves: %s; trying again", error)
                 self._reported = str(error)
-                await self._clock.sleep(AGAIN_S)
+                await self._clock.sleep(RETRY_S)
 
-    async def _write_one(self) -> None:
+    async def _write_log(self) -> None:
         """One log, until it is long enough. Raises StateLogError."""
         await remove_log(self._store, self._bookkeeper, self._config.root)
         roster = Roster()
-        own = StateLog(
+        state_log = StateLog(
             roster, self._name, self._config,
             bookkeeper=self._bookkeeper, store=self._store, clock=self._clock, snapshots=NoSnapshots(),
         )  # fmt: skip
-        await own.open()
+        await state_log.open()
         try:
-            telling = Telling(roster, self._holdings_of, self._changes)
-            changed_s, told_bytes = self._clock.monotonic(), 0
+            plan = EditPlan(roster, self._holdings_of, self._changes)
+            changed_s, written_bytes = self._clock.monotonic(), 0
             while (
-                own.number < EDITS_MAX
-                and told_bytes < LOG_BYTES_MAX
-                and (own.listed is None or len(own.listed.ledgers) < LEDGERS_MAX)
+                state_log.number < EDITS_MAX
+                and written_bytes < LOG_BYTES_MAX
+                and (state_log.listed is None or len(state_log.listed.ledgers) < LEDGERS_MAX)
             ):
-                for edit in telling.edits(self._serves(), self._clock.monotonic(), is_open=own.is_leader):
-                    if not own.is_leader:
-                        await own.lead()
-                    await own.propose(edit)
-                    told_bytes += len(edit)
+                for edit in plan.edits(self._serves(), self._clock.monotonic(), is_open=state_log.is_leader):
+                    if not state_log.is_leader:
+                        await state_log.lead()
+                    await state_log.propose(edit)
+                    written_bytes += len(edit)
                     changed_s = self._clock.monotonic()
-                if own.is_leader and self._clock.monotonic() - changed_s > IDLE_S:
-                    await own.follow()
-                await self._clock.sleep(TELL_S)
+                if state_log.is_leader and self._clock.monotonic() - changed_s > IDLE_S:
+                    await state_log.follow()
+                await self._clock.sleep(WRITE_S)
         finally:
-            await own.close()
+            await state_log.close()
+
+
+class _Followed(NamedTuple):
+    """A log that is read, and what it says."""
+
+    roster: Roster
+    log: StateLog
+
+
+class _Left(NamedTuple):
+    """What a log said that is read no more, and since when."""
+
+    roster: Roster
+    since_s: float
 
 
 class OtherLogs:
@@ -156,7 +170,7 @@ class OtherLogs:
     def __init__(
         self, broker_id: str, config: BrokerConfig, store: MetadataStore, bookkeeper: BookKeeper, clock: Clock
     ) -> None:
-        self._own_id = broker_id
+        self._own_broker_id = broker_id
         self._config = config
         self._store = store
         self._bookkeeper = bookkeeper
@@ -164,8 +178,8 @@ class OtherLogs:
         self._tasks = Tasks("who serves what: the others")
         self._bell = Bell()
         self._is_stale = True
-        self._followed: dict[str, tuple[Roster, StateLog]] = {}
-        self._former: dict[str, tuple[Roster, float]] = {}  # the log before that one, and when it ended
+        self._followed: dict[str, _Followed] = {}
+        self._left: dict[str, _Left] = {}  # by broker id: its former log
 
     def start(self) -> None:
         self._cancel = self._store.watch_children(ROOT, self._on_change)
@@ -189,37 +203,38 @@ class OtherLogs:
 
     def holdings_of(self, topic: str) -> Holdings | None:
         """What a log holds of a topic, by its full name; None: nothing. It may be old or wrong."""
-        every = [
-            self._roster_of(broker_id).holdings.get(topic) for broker_id in self._followed.keys() | self._former.keys()
+        all_holdings = [
+            self._roster_of(broker_id).holdings.get(topic) for broker_id in self._followed.keys() | self._left.keys()
         ]
         return max(
-            (holdings for holdings in every if holdings is not None),
+            (holdings for holdings in all_holdings if holdings is not None),
             key=lambda holdings: holdings.record_version,
             default=None,
         )
 
     def _roster_of(self, broker_id: str) -> Roster:
+        """What the log of a broker says; for a while what its former log said, if the present one says nothing yet."""
         followed = self._followed.get(broker_id)
-        if followed is not None and followed[0].topics:
-            return followed[0]
-        former = self._former.get(broker_id)
-        if former is not None and self._clock.monotonic() - former[1] < FORMER_S:
-            return former[0]
+        if followed is not None and followed.roster.topics:
+            return followed.roster
+        left = self._left.get(broker_id)
+        if left is not None and self._clock.monotonic() - left.since_s < LEFT_ROSTER_S:
+            return left.roster
         return Roster()
 
     async def remove(self, broker_id: str) -> None:
         """Remove the log of a broker that is gone for good. Raises LogUnavailable."""
         await self._leave(broker_id)
-        self._former.pop(broker_id, None)
+        self._left.pop(broker_id, None)
         await remove_log(self._store, self._bookkeeper, f"{ROOT}/{broker_id}")
 
     async def _run(self) -> None:
         while True:
             self._is_stale = False
             try:
-                listed = set(await self._store.children(ROOT)) - {self._own_id}
-                for broker_id, (_, followed) in list(self._followed.items()):
-                    if broker_id not in listed or followed.error is not None:
+                listed = set(await self._store.children(ROOT)) - {self._own_broker_id}
+                for broker_id, followed in list(self._followed.items()):
+                    if broker_id not in listed or followed.log.error is not None:
                         await self._leave(broker_id)
                 for broker_id in listed - self._followed.keys():
                     await self._follow(broker_id)
@@ -229,27 +244,28 @@ class OtherLogs:
             await self._clock.sleep(PAUSE_S)
 
     async def _follow(self, broker_id: str) -> None:
+        """Begin to read the log of a broker. Raises MetadataError."""
         roster = Roster()
         followed = StateLog(
-            roster, self._own_id, log_config(broker_id, self._config),
+            roster, self._own_broker_id, log_config(broker_id, self._config),
             bookkeeper=self._bookkeeper, store=self._store, clock=self._clock, snapshots=NoSnapshots(),
         )  # fmt: skip
-        assert broker_id != self._own_id, "only its own broker writes a log, and that does not follow it"
+        assert broker_id != self._own_broker_id, "only its own broker writes a log, and that does not follow it"
         await followed.open()
         assert broker_id not in self._followed, "one task follows the logs, so each is followed once"
         followed.on_role(lambda role: self._on_change())
-        self._followed[broker_id] = (roster, followed)
+        self._followed[broker_id] = _Followed(roster, followed)
 
     async def _leave(self, broker_id: str) -> None:
-        known = self._followed.pop(broker_id, None)
-        if known is None:  # it was removed while another one was left, or the other way round
+        """Read the log of a broker no more; what it said is kept for a while."""
+        followed = self._followed.pop(broker_id, None)
+        if followed is None:  # it was removed while another one was left, or the other way round
             return
-        roster, followed = known
         now_s = self._clock.monotonic()
-        self._former = {name: kept for name, kept in self._former.items() if now_s - kept[1] < FORMER_S}
-        self._former[broker_id] = roster, now_s
+        self._left = {name: left for name, left in self._left.items() if now_s - left.since_s < LEFT_ROSTER_S}
+        self._left[broker_id] = _Left(followed.roster, now_s)
         try:
-            await followed.close()
+            await followed.log.close()
         except (LogStopped, asyncio.InvalidStateError) as error:
             log.debug("%s: %s", broker_id, error)
 

@@ -54,10 +54,10 @@ class Term:
         """Begin a term; *new_log* is the id of the log if there is none yet. Raises LeadershipLost, LogUnavailable."""
         for _ in range(_CLAIMS):
             record = VersionedRecord(store, list_path(root))
-            known = await _read(record)
-            if known is None and new_log is None:
+            stored_list = await _read(record)
+            if stored_list is None and new_log is None:
                 raise LogUnavailable(f"{record.path} is gone, and this node has a state of the log; restore the node")
-            term = cls(store, record, known if known is not None else LogList(new_log or "", 0, ""))
+            term = cls(store, record, stored_list if stored_list is not None else LogList(new_log or "", 0, ""))
             try:
                 await term._write(term.list.claimed(leader))
             except LeadershipLost:
@@ -85,10 +85,10 @@ class Term:
         claimed the list with the ledger in it (I57). Its copies that are on their way cannot change the list any more.
         """
         try:
-            known = await _read(VersionedRecord(self._store, self._record.path))
+            stored_list = await _read(VersionedRecord(self._store, self._record.path))
         except (LogUnavailable, Corruption):
             return True
-        return known is None or known.find(ledger_id) is not None
+        return stored_list is None or stored_list.find(ledger_id) is not None
 
     async def check(self) -> None:
         """Ask whether this is still the present term. Raises LeadershipLost, LogUnavailable."""
@@ -99,14 +99,14 @@ class Term:
         except StorageUnavailable as error:
             raise LogUnavailable(str(error)) from error
 
-    async def _write(self, new: LogList) -> None:
+    async def _write(self, new_list: LogList) -> None:
         try:
-            await self._record.write(encode_list(new))
+            await self._record.write(encode_list(new_list))
         except ManagedLedgerFenced as error:
             raise LeadershipLost(str(error)) from error
         except StorageUnavailable as error:
             raise LogUnavailable(str(error)) from error
-        self.list = new
+        self.list = new_list
 
 
 async def _is_deleted(bookkeeper: BookKeeper, ledger_id: int) -> bool:

@@ -61,8 +61,8 @@ class LogList(NamedTuple):
 
     def find_next(self, ledger_id: int) -> ListedLedger | None:
         """The ledger behind *ledger_id*, which is in the list."""
-        at = [ledger.ledger_id for ledger in self.ledgers].index(ledger_id) + 1
-        return self.ledgers[at] if at < len(self.ledgers) else None
+        next_index = [ledger.ledger_id for ledger in self.ledgers].index(ledger_id) + 1
+        return self.ledgers[next_index] if next_index < len(self.ledgers) else None
 
     def droppable(self, own: int, others: Collection[int], copies: int) -> tuple[int, ...]:
         """The ledgers that may go (I122): ids from the front of the list.

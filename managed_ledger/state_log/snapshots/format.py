@@ -60,6 +60,6 @@ def decode_snapshot(data: bytes, place: str) -> Snapshot:
     computed = crc32c(memoryview(data)[_SUMMED_FROM:])
     if computed != checksum:
         raise Corruption(f"{place}: checksum {computed:08x}, expected {checksum:08x}")
-    kept = tuple(_TOKEN.unpack_from(data, _FIXED.size + at * _TOKEN.size) for at in range(tokens))
+    kept = tuple(_TOKEN.unpack_from(data, _FIXED.size + index * _TOKEN.size) for index in range(tokens))
     state = data[len(data) - size :]
     return Snapshot(log.hex() if any(log) else "", Position(ledger_id, entry_id), number, time_ms, term, kept, state)

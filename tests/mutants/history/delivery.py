@@ -25,7 +25,7 @@ MENDED = (
         Mutant(
             "history: a batch of which no part can be kept leaves its consumer",
             "broker/topic/reading/acking.py",
-            "                if left is not None or cursor.is_deleted(position):\n",
+            "                if left_words is not None or cursor.is_deleted(position):\n",
             "                if True:\n",
             ACKING,
         ),

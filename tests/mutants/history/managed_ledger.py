@@ -37,7 +37,7 @@ MENDED = (
         Mutant(
             "history: what former bookies deny is lost",
             "managed_ledger/reading/reading.py",
-            "        if now.segments != handle.metadata.segments:\n",
+            "        if metadata.segments != handle.metadata.segments:\n",
             "        if False:\n",
             LOST,
         ),

@@ -49,7 +49,7 @@ MENDED = (
         Mutant(
             "history: the connection of a namesake is not asked whether it lives",
             "broker/topic/topic.py",
-            "        await producers.until_namesake_is_heard(producer)\n",
+            "        await producers.probe_producer_of_same_name(producer)\n",
             "",
             BROKER,
         ),

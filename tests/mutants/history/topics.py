@@ -41,8 +41,8 @@ MENDED = (
         Mutant(
             "history: a consumer that takes any schema counts as use of a topic",
             "broker/broker.py",
-            "            not consumer.takes_any_schema for each in subscriptions for consumer in each.consumers\n",
-            "            True for each in subscriptions for consumer in each.consumers\n",
+            "not consumer.takes_any_schema for subscription",
+            "True for subscription",
             BROKER,
         ),
     ),
@@ -121,10 +121,10 @@ MENDED = (
             "history: a topic grows before its new partitions have their subscriptions",
             "broker/admin/topics/partitioned_topics.py",
             "            await self._partitioned.make_ahead(name, count)\n"
-            "            await self._subscribe(map(name.with_partition, range(before, count)), subscriptions)\n"
+            "            await self._subscribe(map(name.with_partition, range(former_count, count)), subscriptions)\n"
             "        await self._partitioned.grow(name, count)\n",
             "            await self._partitioned.grow(name, count)\n"
-            "            await self._subscribe(map(name.with_partition, range(before, count)), subscriptions)\n"
+            "            await self._subscribe(map(name.with_partition, range(former_count, count)), subscriptions)\n"
             "        await self._partitioned.grow(name, count)\n",
             ("tests/unit/broker/admin/test_admin.py",),
         ),

@@ -162,7 +162,7 @@ async def test_connections_are_not_read_while_all_together_have_too_much(world: 
     for client in clients:
         client.publish(1, *range(20), data=data)
     budget = world.broker.publishes
-    await eventually(lambda: not any(one._is_read for one in world.broker.server.clients))
+    await eventually(lambda: not any(one._is_socket_read for one in world.broker.server.clients))
     assert budget.waiting_count
     assert 1 * MIB <= budget.used_bytes <= 1 * MIB + len(clients) * 512 * 1024, "a chunk each, beyond the limit"
     for client in clients:

@@ -110,7 +110,7 @@ async def test_what_changes_while_a_topic_is_being_opened_holds(
     await stage.call("POST", f"{level}/maxConsumers" + ("PerTopic" if level == SPACE else ""), 7)
 
     async def is_in_force() -> bool:
-        return (await broker.in_force.of(NAME)).max_consumers_per_topic == 7
+        return (await broker.in_force.policies_of(NAME)).max_consumers_per_topic == 7
 
     await eventually(is_in_force)
     may_open.set()

@@ -7,7 +7,7 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import make_mocked_request
 
-from broker.admin.limiting import limiting
+from broker.admin.limiting import rate_limit_middleware
 from tests.support.manual_clock import ManualClock
 from tests.unit.broker.admin.admin_world import AdminWorld
 
@@ -22,7 +22,7 @@ async def world() -> AsyncIterator[AdminWorld]:
 
 async def test_requests_above_the_rate_are_refused_until_time_has_passed() -> None:
     clock = ManualClock()
-    limit = limiting(2.0, clock)
+    limit = rate_limit_middleware(2.0, clock)
 
     async def answer(request: web.Request) -> web.Response:
         return web.Response(status=200)
@@ -43,7 +43,7 @@ async def test_a_rate_below_one_lets_single_requests_pass_and_none_lets_nothing(
     async def answer(request: web.Request) -> web.Response:
         return web.Response(status=200)
 
-    slow, closed = limiting(0.5, clock), limiting(0.0, clock)
+    slow, closed = rate_limit_middleware(0.5, clock), rate_limit_middleware(0.0, clock)
     assert (await slow(make_mocked_request("GET", "/"), answer)).status == 200
     clock.advance(1)
     assert (await slow(make_mocked_request("GET", "/"), answer)).status == 429

@@ -114,11 +114,11 @@ def test_of_each_source_so_much_waits_and_the_others_are_read_on(monkeypatch: py
     told = list[tuple[object, bool]]()
     unworked = Unworked(lambda source: told.append((source, unworked.is_full(source))))
     for size_bytes in (60, 40, 1, 200, -150, -100, -1, 50):
-        unworked.count("a", size_bytes)
-        unworked.count("b", 10)
+        unworked.add_bytes("a", size_bytes)
+        unworked.add_bytes("b", 10)
     assert told == [("a", True), ("a", False)]
     assert (unworked["a"], unworked["b"]) == (100, 80)
-    unworked.count("b", -80)
+    unworked.add_bytes("b", -80)
     assert unworked._bytes == {"a": 100}
 
 
@@ -127,16 +127,16 @@ def test_all_sources_together_have_a_sum_and_nobody_is_read_above_it(monkeypatch
     changed = list[object]()
     unworked = Unworked(changed.append)
     for source in range(10):
-        unworked.count(source, 10)
+        unworked.add_bytes(source, 10)
     assert changed == []
-    unworked.count("a", 1)
+    unworked.add_bytes("a", 1)
     assert changed == [None]
     assert unworked.is_full("a")
     assert unworked.is_full("who brought nothing")
     for source in range(5):
-        unworked.count(source, -10)
+        unworked.add_bytes(source, -10)
     assert changed == [None]
-    unworked.count("a", -1)
+    unworked.add_bytes("a", -1)
     assert changed == [None, None]
     assert not unworked.is_full("a")
 
@@ -147,8 +147,8 @@ async def test_no_client_is_read_while_all_together_have_brought_too_much(world:
     (side,) = server.clients
     is_read = []
     for more_bytes in (UNWORKED_SUM_BYTES_MAX + 1, -UNWORKED_SUM_BYTES_MAX - 1):
-        server.unworked.count("many others", more_bytes)
-        is_read.append(side._is_read)
+        server.unworked.add_bytes("many others", more_bytes)
+        is_read.append(side._is_socket_read)
         client.send(BaseCommand.PING)
     assert is_read == [False, True]
     await client.expect(BaseCommand.PONG)
@@ -290,7 +290,7 @@ async def test_what_an_ack_has_not_come_to_stays_where_its_consumer_is_closed(
         done = on_frames(connection, *arguments)
         if backlog(world) == 6:
             subscription.detach_consumers()
-            list(subscription.tell_detached())
+            list(subscription.notify_detached())
         return done
 
     monkeypatch.setattr(Connection, "on_frames", closing)
@@ -395,18 +395,18 @@ async def test_what_the_connections_of_one_client_bring_has_a_sum_and_the_others
         client.writer.write(ping * 20)
     await eventually(lambda: len(later) == 2)
     assert (server.unworked["greedy"], server.unworked.is_full("greedy")) == (40 * len(ping), True)
-    assert [side._is_read for side in sides] == [False, False, False, True]
+    assert [side._is_socket_read for side in sides] == [False, False, False, True]
     clients[2].writer.write(ping)
     clients[3].writer.write(ping)
     await eventually(lambda: len(later) == 3)
     assert (later.pop()(), (await clients[3].answer()).type) == (None, BaseCommand.PONG)
     assert sides[2]._chunks == []
     later.pop(0)()
-    assert (server.unworked["greedy"], sides[2]._is_read) == (20 * len(ping), False), "more than half"
+    assert (server.unworked["greedy"], sides[2]._is_socket_read) == (20 * len(ping), False), "more than half"
     sides[1].pause_reading()  # its client does not take its answers: its others do not wait for that
-    assert (server.unworked["greedy"], sides[2]._is_read) == (0, True)
+    assert (server.unworked["greedy"], sides[2]._is_socket_read) == (0, True)
     sides[1].resume_reading()
-    assert (server.unworked["greedy"], sides[2]._is_read) == (20 * len(ping), True)
+    assert (server.unworked["greedy"], sides[2]._is_socket_read) == (20 * len(ping), True)
     monkeypatch.setattr(server.share, "begin_slice", begin_slice)
     monkeypatch.setattr(server.share, "wait", wait)
     for work in later:

@@ -3,7 +3,7 @@
 import pytest
 
 from broker.errors import BrokerError
-from broker.grpc.acks import Named, ack_of, ack_of_parts, acks_of, cumulative_ack_of
+from broker.grpc.acks import AckedId, ack_of, ack_of_parts, acks_of, cumulative_ack_of
 from broker.grpc.partial import PartialBatches
 from broker.wire import pulsar_pb2 as wire
 from magnetar_core.topics import topics_pb2 as api
@@ -17,7 +17,7 @@ def id_of(entry_id: int, index: int | None = None, size: int = 0) -> api.Message
     return api.MessageId(ledger_id=1, entry_id=entry_id, batch_index=index, batch_size=size)
 
 
-def alone(*ids: api.MessageId) -> list[Named]:
+def alone(*ids: api.MessageId) -> list[AckedId]:
     return [(one, None) for one in ids]
 
 

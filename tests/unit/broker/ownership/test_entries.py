@@ -40,35 +40,35 @@ async def test_a_bundle_is_known_while_it_is_ours_or_somebody_uses_it() -> None:
 
 async def test_older_bundles_do_not_take_the_place_of_those_that_are_served() -> None:
     known = made()
-    known.know(SPACE, HALVES)
+    known.keep_bundles(SPACE, HALVES)
     own(known, HALVES)
-    assert known.know(SPACE, WHOLE) is HALVES
+    assert known.keep_bundles(SPACE, WHOLE) is HALVES
     assert known.names_in(SPACE) == [f"{SPACE}/{text}" for text in HALVES.ranges]
 
 
 async def test_newer_bundles_do() -> None:
     known = made()
-    known.know(SPACE, WHOLE)
-    assert known.know(SPACE, HALVES) is HALVES
-    assert known.know(SPACE, WHOLE) is WHOLE, "nothing of it is served here"
+    known.keep_bundles(SPACE, WHOLE)
+    assert known.keep_bundles(SPACE, HALVES) is HALVES
+    assert known.keep_bundles(SPACE, WHOLE) is WHOLE, "nothing of it is served here"
 
 
 async def test_bundles_that_may_not_be_ours_any_more_do_not_count() -> None:
     known = made()
-    known.know(SPACE, HALVES)
+    known.keep_bundles(SPACE, HALVES)
     own(known, HALVES)
     for entry in known:
         entry.is_resuming = True
-    assert known.know(SPACE, WHOLE) is WHOLE
+    assert known.keep_bundles(SPACE, WHOLE) is WHOLE
 
 
 async def test_of_very_many_namespaces_those_with_bundles_in_use_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(entries, "NAMESPACES_MAX", 3)
     known = made()
-    known.know(SPACE, HALVES)
+    known.keep_bundles(SPACE, HALVES)
     own(known, HALVES)
     for number in range(10):
-        known.know(f"t/n{number}", WHOLE)
+        known.keep_bundles(f"t/n{number}", WHOLE)
     assert known.names_in(SPACE)
     assert sum(bool(known.names_in(f"t/n{number}")) for number in range(10)) <= 3
     assert known.names_in("t/n9")

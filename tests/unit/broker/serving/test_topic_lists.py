@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
-from broker.serving.topic_lists import AGAIN_S, SETTLE_S, SHARE, TopicLists
+from broker.serving.topic_lists import PAUSE_FACTOR, RETRY_S, SETTLE_S, TopicLists
 from magnetar_core.bookkeeper.metadata.stores.store import Cancel, StoreUnavailable
 from tests.support.manual_clock import ManualClock
 from tests.support.waiting import settle
@@ -99,7 +99,7 @@ async def test_slow_lists_are_made_seldom(world: World) -> None:
     world.slow_s = 2.0
     await world.lists.watch(NS, world.told.append)
     world.change("a")
-    await world.later(2.0 * SHARE - 0.1)
+    await world.later(2.0 * PAUSE_FACTOR - 0.1)
     assert world.told == []
     await world.later(0.2)
     assert world.told == [["a"]]
@@ -113,7 +113,7 @@ async def test_a_list_that_fails_is_made_again(world: World) -> None:
     await world.later(SETTLE_S)
     assert world.told == []
     world.fails = False
-    await world.later(AGAIN_S)
+    await world.later(RETRY_S)
     assert world.told == [["a"]]
     await world.lists.close()
 

@@ -246,6 +246,6 @@ class Bench:
             able = [one for one in dispatcher.consumers if one.is_available and one.sink.room_bytes > 0]
             asleep = [one for one in able if one not in dispatcher._ready]
             assert not asleep, "they can be sent something, and have no turn"
-        if isinstance(dispatcher, KeySharedDispatcher) and dispatcher._nothing_goes:
-            dispatcher._nothing_goes = False
+        if isinstance(dispatcher, KeySharedDispatcher) and dispatcher._no_replay_can_be_sent:
+            dispatcher._no_replay_can_be_sent = False
             assert not self.subscription.pump.is_stuck, "something can go out, and is not looked for"

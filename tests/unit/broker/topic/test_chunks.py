@@ -260,7 +260,7 @@ async def test_the_rest_of_a_message_that_nobody_can_put_together_is_acknowledge
         bench.ack(1, 0)
     if how == "its subscription was loaded anew":
         bench.subscription.detach_consumers()
-        list(bench.subscription.tell_detached())
+        list(bench.subscription.notify_detached())
     other = bench.join(2, kind, permits=10)
     if how == "its consumer is gone":
         bench.leave(1)

@@ -180,6 +180,6 @@ def test_as_many_are_looked_at_as_a_read_needs() -> None:
     for consumer in consumers:
         consumer.permits = 1
         ready.add(consumer)
-    assert ready.some(3, 1) == consumers[:3]
-    assert ready.some(1, 3 << 20) == consumers[:3]
-    assert ready.some(1_000, 1) == consumers[:LOOKED_AT_MAX]
+    assert ready.choose_available(3, 1) == consumers[:3]
+    assert ready.choose_available(1, 3 << 20) == consumers[:3]
+    assert ready.choose_available(1_000, 1) == consumers[:LOOKED_AT_MAX]

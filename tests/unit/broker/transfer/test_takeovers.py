@@ -36,7 +36,7 @@ class World:
 
 @pytest.fixture
 async def world(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[World]:
-    for name in ("TELL_S", "AGAIN_S", "PAUSE_S"):
+    for name in ("WRITE_S", "RETRY_S", "PAUSE_S"):
         monkeypatch.setattr(serving, name, 0.01)
     monkeypatch.setattr(takeovers, "LOOK_S", 0.05)
     monkeypatch.setattr("broker.transfer.handing_over.READY_S", 0.05)
@@ -328,9 +328,9 @@ async def test_one_that_hangs_does_not_keep_others_from_being_seen_dead_and_is_h
 
     monkeypatch.setattr(side.ownership.probes, "sign", sign)
     for _ in range(2):
-        assert await asking._ask(addresses) == {"hangs": None, "dead": Sign.REFUSES, "left": None}
+        assert await asking._ask_signs(addresses) == {"hangs": None, "dead": Sign.REFUSES, "left": None}
     is_over.set()
-    assert await asking._ask(addresses) == {"hangs": Sign.HANGS, "dead": Sign.REFUSES, "left": None}
+    assert await asking._ask_signs(addresses) == {"hangs": Sign.HANGS, "dead": Sign.REFUSES, "left": None}
     assert asked.count(BrokerAddress("pulsar://a:1")) == 1
 
 
@@ -346,17 +346,17 @@ async def test_a_broker_that_lives_is_left_alone(world: World) -> None:
 async def test_what_is_served_is_looked_through_only_when_it_changes(world: World) -> None:
     side, told = await world.side()
     await serve(side)
-    first = told._serves()
+    first = told._traffic_to_publish()
     assert first is not None
     assert first.keys() == {name.full for name in TOPICS}
-    assert told._serves() is first
+    assert told._traffic_to_publish() is first
     await side.broker.opening.unload(TOPICS[0])
-    second = told._serves()
+    second = told._traffic_to_publish()
     assert second is not None
     assert second.keys() == {name.full for name in TOPICS[1:]}
-    assert told._serves() is second
+    assert told._traffic_to_publish() is second
     await side.broker.opening.create_topic(TOPICS[0])
-    third = told._serves()
+    third = told._traffic_to_publish()
     assert third is not None
     assert third.keys() == first.keys()
 
@@ -413,7 +413,7 @@ async def test_who_never_answered_at_its_address_is_not_fenced(world: World, mon
         heard._last_addresses.clear()  # also what a look that was under way has seen
         return await _refused(addresses)
 
-    monkeypatch.setattr(heard, "_ask", refused)
+    monkeypatch.setattr(heard, "_ask_signs", refused)
     closed = await _stopped_listening(dying, staying, monkeypatch, is_gone=True)
     await asyncio.sleep(4 * takeovers.LOOK_S)
     assert closed == []

@@ -349,7 +349,7 @@ async def test_access_that_is_given_while_the_client_is_told_to_wait(
     client: AsyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = await client.producer("t", access="exclusive")
-    tell = _Call.tell
+    tell = _Call.send_opened
 
     async def slowly(call: _Call) -> None:
         write = call._call.write
@@ -364,7 +364,7 @@ async def test_access_that_is_given_while_the_client_is_told_to_wait(
         await tell(call)
         call._call = real
 
-    monkeypatch.setattr(_Call, "tell", slowly)
+    monkeypatch.setattr(_Call, "send_opened", slowly)
     second = client.producer("t", access="wait_for_exclusive")
     await asyncio.wait_for(second.open(), PATIENCE_S)
     await second.send(b"x")

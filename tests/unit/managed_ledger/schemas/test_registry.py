@@ -11,7 +11,7 @@ from magnetar_core.runtime.clock import LoopClock
 from managed_ledger.errors import IncompatibleSchema, StorageUnavailable
 from managed_ledger.records.records_pb2 import SchemaInfo
 from managed_ledger.schemas.compatibility import Schema, SchemaType, Strategy, cannot_read, check_compatible
-from managed_ledger.schemas.registry import SchemaRegistry, apart
+from managed_ledger.schemas.registry import SchemaRegistry, run_fairly
 from managed_ledger.schemas.stored import version_bytes, version_of
 from tests.support.faulty_store import FaultyStore
 from tests.support.memory_bookkeeper import MemoryBookKeeper
@@ -262,9 +262,9 @@ async def test_large_schemas_are_looked_at_one_after_the_other(monkeypatch: pyte
         running -= 1
 
     large = Schema(SchemaType.AVRO, bytes(101))
-    await asyncio.gather(*(apart(compare, large) for _ in range(9)))
+    await asyncio.gather(*(run_fairly(compare, large) for _ in range(9)))
     assert (most, len(threads - {threading.get_ident()})) == (1, 1)
-    await apart(compare, Schema(SchemaType.AVRO, bytes(100)))
+    await run_fairly(compare, Schema(SchemaType.AVRO, bytes(100)))
     assert threading.get_ident() in threads
 
 

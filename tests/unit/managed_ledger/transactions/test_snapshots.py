@@ -85,14 +85,14 @@ async def test_many_that_ask_at_the_same_time_share_a_reading_that_begins_later(
     await write(ledger, snapshot("persistent://public/default/other"))
     notes = await notes_of(cluster)
     looks = 0
-    look = notes._look
+    look = notes._read_if_stored
 
     async def counted(snapshots: str) -> frozenset[str]:
         nonlocal looks
         looks += snapshots == SNAPSHOTS
         return await look(snapshots)
 
-    notes._look = counted  # type: ignore[method-assign]
+    notes._read_if_stored = counted  # type: ignore[method-assign]
     first = asyncio.create_task(notes.check(TOPIC))
     await eventually(lambda: looks == 1)
     await write(ledger, snapshot("persistent://public/default/t"))

@@ -96,7 +96,7 @@ async def test_who_asks_for_policies_while_the_broker_stops_is_told_so(world: Ad
     side = await world.side()
     await side.broker.topic_policies.close()
     with pytest.raises(NotReady, match="the broker is stopping"):
-        await side.broker.topic_policies.of(NAME)
+        await side.broker.topic_policies.records_of(NAME)
     with pytest.raises(NotReady, match="the broker is stopping"):
         await side.broker.topic_policies.stored(NAME, is_global=False)
 
@@ -154,12 +154,12 @@ async def test_what_is_set_for_all_clusters_counts_below_what_is_set_for_this_on
     assert topic.policies.max_consumers_per_topic == 4
     await side.broker.opening.unload(NAME)
     fresh = await world.side()
-    assert (await fresh.broker.in_force.of(NAME)).max_consumers_per_topic == 4
+    assert (await fresh.broker.in_force.policies_of(NAME)).max_consumers_per_topic == 4
     for policy, expected in (("maxProducers", 5), ("maxProducers?isGlobal=true", 7)):
         assert (await world.call(side, "DELETE", f"{TOPIC}/{policy}", follow=True)).status == 204
 
         async def counts_now(expected: int = expected) -> bool:
-            return (await fresh.broker.in_force.of(NAME)).max_producers_per_topic == expected
+            return (await fresh.broker.in_force.policies_of(NAME)).max_producers_per_topic == expected
 
         await eventually(counts_now)
 
@@ -416,7 +416,7 @@ async def test_events_that_cannot_be_read_close_no_namespace(
     await write_events(side, b"x", schema=events_with("Nothing"))
     await put(world, side, "maxConsumers", 4)
     fresh = await world.side()
-    (found,) = await fresh.broker.topic_policies.of(NAME)
+    (found,) = await fresh.broker.topic_policies.records_of(NAME)
     assert (found["maxProducerPerTopic"], found["maxConsumerPerTopic"]) == (2, 4)
     assert fresh.broker.topic_policies.unreadable == 5
     await eventually(lambda: side.broker.topic_policies.unreadable == 5)
@@ -463,7 +463,7 @@ async def test_events_have_a_limited_number_of_schemas(world: AdminWorld, monkey
 
     monkeypatch.setattr(SystemClient, "schema", noting)
     fresh = await world.side()
-    (found,) = await fresh.broker.topic_policies.of(NAME)
+    (found,) = await fresh.broker.topic_policies.records_of(NAME)
     assert found["maxProducerPerTopic"] == 2
     assert len(asked) == 3, "beside the one of events without a version"
     assert fresh.broker.topic_policies.unreadable == 9
@@ -525,10 +525,10 @@ async def test_a_schema_that_cannot_be_asked_for_now_is_asked_for_again(
     monkeypatch.setattr(service, "READ_S", 0.3)
     fresh = await world.side()
     with pytest.raises(NotReady, match="storage is away"):
-        await fresh.broker.topic_policies.of(NAME)
+        await fresh.broker.topic_policies.records_of(NAME)
     is_away = False
     monkeypatch.setattr(service, "READ_S", 10.0)
-    (found,) = await fresh.broker.topic_policies.of(NAME)
+    (found,) = await fresh.broker.topic_policies.records_of(NAME)
     assert (found["maxProducerPerTopic"], fresh.broker.topic_policies.unreadable) == (2, 0)
 
 
@@ -546,9 +546,9 @@ async def test_a_topic_whose_policies_cannot_be_read_is_not_opened(
     monkeypatch.setattr(fresh.broker.topic_policies._client, "follow", broken)
     monkeypatch.setattr(service, "READ_S", 0.3)
     with pytest.raises(NotReady, match="the owner does not answer"):
-        await fresh.broker.topic_policies.of(NAME)
+        await fresh.broker.topic_policies.records_of(NAME)
     monkeypatch.undo()
-    (found,) = await fresh.broker.topic_policies.of(NAME)
+    (found,) = await fresh.broker.topic_policies.records_of(NAME)
     assert found["maxProducerPerTopic"] == 2
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from broker.binary.consumers import ConnectionConsumers
 from broker.binary.producers import ConnectionProducers
-from broker.topic.clients.leaving import TOLD_PER_TURN, by_turns
+from broker.topic.clients.leaving import NOTIFIED_PER_TURN, by_turns
 from broker.topic.non_persistent.topic import NonPersistentTopic
 from broker.topic.ports import NOT_KNOWN, NextBroker
 from broker.topic.publishing.producer_access import Access, ProducerAccess
@@ -34,7 +34,7 @@ Work = Callable[[BrokerInMemory], Awaitable[Any]]
 
 @pytest.fixture(autouse=True)
 def _two_a_turn(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("broker.topic.clients.leaving.TOLD_PER_TURN", 2)
+    monkeypatch.setattr("broker.topic.clients.leaving.NOTIFIED_PER_TURN", 2)
 
 
 @pytest.fixture
@@ -310,7 +310,7 @@ def test_as_many_are_told_in_one_turn_as_the_limit_says() -> None:
             done.append(number)
             yield
 
-    assert TOLD_PER_TURN >= 2
+    assert NOTIFIED_PER_TURN >= 2
     at_turns = [len(done) for _ in by_turns(steps())]
     assert (at_turns, done) == ([2, 4], list(range(5)))
 

@@ -55,6 +55,6 @@ async def test_who_leaves_by_itself_before_it_is_told_is_not_told() -> None:
     leaves, stays = bench.join(1, SHARED), bench.join(2, SHARED)
     bench.subscription.detach_consumers()
     bench.subscription.remove_consumer(bench.consumers[1])
-    for _ in bench.subscription.tell_detached():
+    for _ in bench.subscription.notify_detached():
         pass
     assert (leaves.told, stays.told) == ([], ["closed"])

@@ -54,7 +54,7 @@ class World:
 
 @pytest.fixture
 async def world(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[World]:
-    for name in ("TELL_S", "AGAIN_S", "PAUSE_S"):
+    for name in ("WRITE_S", "RETRY_S", "PAUSE_S"):
         monkeypatch.setattr(serving, name, 0.005)
     made = World()
     yield made
@@ -249,7 +249,7 @@ async def test_while_a_log_begins_anew_its_former_counts(world: World, monkeypat
     await eventually(lambda: _knows_nobody(others))
     assert others.topics_of("a") == {"t": 1}
     assert others.holdings_of("t") == Holdings(3, 7, {})
-    monkeypatch.setattr(serving, "FORMER_S", 0.0)
+    monkeypatch.setattr(serving, "LEFT_ROSTER_S", 0.0)
     assert others.topics_of("a") == {}
     assert others.holdings_of("t") is None
 

@@ -5,10 +5,10 @@ from collections.abc import Callable
 
 import pytest
 
+from broker.transfer.rosters import edit_plan
 from broker.transfer.rosters import roster as rosters
-from broker.transfer.rosters import telling
+from broker.transfer.rosters.edit_plan import POSITIONS_CLOSED_S, POSITIONS_S, EditPlan
 from broker.transfer.rosters.roster import Roster
-from broker.transfer.rosters.telling import POSITIONS_CLOSED_S, POSITIONS_S, Telling
 from magnetar_core.topics.topic_name import TopicName
 from managed_ledger.ledgers.holdings import Changes, HeldCursor, Holdings
 from managed_ledger.position import Position
@@ -30,14 +30,14 @@ class World:
         self.held = {full(number): Holdings(1, number, {}) for number in range(topics)}
         self.changes = Changes()
         self.roster = Roster()
-        self.telling = Telling(self.roster, self.held.get, self.changes)
+        self.plan = EditPlan(self.roster, self.held.get, self.changes)
         self.now_s = 0.0
 
     def tell(self, *, is_open: bool = True, after_s: float = 1.0) -> list[bytes]:
         """One time."""
         self.now_s += after_s
         told = []
-        for edit in self.telling.edits(self.serves, self.now_s, is_open=is_open):
+        for edit in self.plan.edits(self.serves, self.now_s, is_open=is_open):
             self.roster.apply(edit, 0)
             told.append(edit)
         return told
@@ -66,13 +66,13 @@ def test_topics_are_told_with_their_holdings_and_then_only_what_changes() -> Non
 
 def test_what_is_to_stay_is_not_told() -> None:
     world = World(2)
-    assert list(world.telling.edits(None, 1.0, is_open=True)) == []
+    assert list(world.plan.edits(None, 1.0, is_open=True)) == []
     assert world.roster.topics == {}
 
 
 def test_so_many_bytes_are_told_at_once_and_the_others_next(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rosters, "EDIT_BYTES", 1_000)
-    monkeypatch.setattr(telling, "TELL_BYTES_MAX", 3_000)
+    monkeypatch.setattr(edit_plan, "EDITS_BYTES_MAX", 3_000)
     world = World(200)
     told = world.tell()
     assert 3_000 <= sum(map(len, told)) < 4_500
@@ -115,8 +115,8 @@ def test_positions_do_not_open_a_log_that_is_closed_but_for_now_and_then() -> No
 
 
 def test_so_many_bytes_of_positions_are_told_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(telling, "POSITIONS_BYTES_MAX", 1_000)
-    monkeypatch.setattr(telling, "POSITIONS_AT_ONCE", 5)
+    monkeypatch.setattr(edit_plan, "POSITIONS_BYTES_MAX", 1_000)
+    monkeypatch.setattr(edit_plan, "POSITIONS_AT_ONCE", 5)
     world = World(100)
     world.tell()
     for number in range(100):
@@ -139,6 +139,6 @@ def test_a_topic_that_is_not_open_any_more_is_not_told_of() -> None:
 def test_a_log_that_begins_anew_tells_all() -> None:
     world = World(3)
     world.tell()
-    again = Telling(Roster(), world.held.get, world.changes)
+    again = EditPlan(Roster(), world.held.get, world.changes)
     (edit,) = again.edits(world.serves, 0.0, is_open=False)
     assert json.loads(edit)["holds"].keys() == world.held.keys()

@@ -1,7 +1,7 @@
 """What a broker writes next into its log, and how much at once. No IO and no clock.
 
-    each time (`TELL_S` of `rosters.log`)   topics that are new or gone, then ledgers that changed, up to TELL_BYTES_MAX
-    each POSITIONS_S                        positions of cursors that moved, up to POSITIONS_BYTES_MAX
+    each WRITE_S of `rosters.log`   topics that are new or gone, then ledgers that changed, up to EDITS_BYTES_MAX
+    each POSITIONS_S                positions of cursors that moved, up to POSITIONS_BYTES_MAX
 
 Rules:
 
@@ -18,7 +18,7 @@ from magnetar_core.topics.topic_name import TopicName
 from managed_ledger.ledgers.holdings import Changes, Holdings
 
 # Bytes of one time: ten thousand topics that were opened within a second are written within four.
-TELL_BYTES_MAX: Final = 512 * 1024
+EDITS_BYTES_MAX: Final = 512 * 1024
 
 POSITIONS_S: Final = 4.0
 POSITIONS_CLOSED_S: Final = 300.0
@@ -29,7 +29,7 @@ POSITIONS_BYTES_MAX: Final = 64 * 1024
 POSITIONS_AT_ONCE: Final = 500
 
 
-class Telling:
+class EditPlan:
     """Decides what is written into one log, from its beginning on."""
 
     def __init__(self, roster: Roster, holdings_of: Callable[[str], Holdings | None], changes: Changes) -> None:
@@ -56,11 +56,11 @@ class Telling:
             for edit in edits(self._roster.topics, serves, self._holdings_of):
                 yield edit
                 used_bytes += len(edit)
-                if used_bytes >= TELL_BYTES_MAX:
+                if used_bytes >= EDITS_BYTES_MAX:
                     return  # rule 1: `_reported` stays what it was
             self._reported = serves
         self._changed.update(dict.fromkeys(self._changes.take_ledgers()))
-        while self._changed and used_bytes < TELL_BYTES_MAX:
+        while self._changed and used_bytes < EDITS_BYTES_MAX:
             for edit in self._holding_edits(list(self._changed)[:POSITIONS_AT_ONCE], self._changed):
                 yield edit
                 used_bytes += len(edit)
