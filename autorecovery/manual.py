@@ -114,7 +114,7 @@ class ManualRecovery:
                 if skip_open and not index[ledger_id].is_closed:
                     done.skipped.append(ledger_id)
                 else:
-                    self._note(done, ledger_id, await self._repair(repair, ledger_id))
+                    self._count_outcome(done, ledger_id, await self._repair(repair, ledger_id))
                 finished += 1
                 on_progress(finished, len(ids))
 
@@ -127,12 +127,12 @@ class ManualRecovery:
         """Rule 3. Raises StillNamed, MetadataError; a cookie that is not there counts as deleted."""
         index = await read_index(self._bookkeeper.ledgers)
         if index.unreadable:
-            some = ", ".join(map(str, sorted(index.unreadable)[:10]))
-            raise StillNamed(f"the records of ledgers {some} cannot be read, and may name bookie {bookie}")
+            first_ids = ", ".join(map(str, sorted(index.unreadable)[:10]))
+            raise StillNamed(f"the records of ledgers {first_ids} cannot be read, and may name bookie {bookie}")
         named = sorted(index.of_bookie(bookie))
         if named:
-            some = ", ".join(map(str, named[:10]))
-            raise StillNamed(f"{len(named)} ledgers name bookie {bookie}, its cookie stays: {some}")
+            first_ids = ", ".join(map(str, named[:10]))
+            raise StillNamed(f"{len(named)} ledgers name bookie {bookie}, its cookie stays: {first_ids}")
         try:
             await self._store.delete(f"{self._root}/cookies/{bookie}")
         except NoNode:
@@ -163,7 +163,7 @@ class ManualRecovery:
             await self._marks.unlock(ledger_id)
             raise
 
-    def _note(self, done: Recovered, ledger_id: int, outcome: Outcome) -> None:
+    def _count_outcome(self, done: Recovered, ledger_id: int, outcome: Outcome) -> None:
         done.copied_entries += outcome.copied_entries
         done.copied_bytes += outcome.copied_bytes
         if isinstance(outcome, Hindered):

@@ -192,11 +192,13 @@ class AutoRecoveryNode:
         await self.state_watch.start()
         self._parts.add("states", self.state_watch.stop)
         self._parts.add("damage reports", self._damage.stop)
-        self.worker.start(lambda error: self._died(f"the replication worker broke: {error}"))
+        self.worker.start(lambda error: self._on_process_failure(f"the replication worker broke: {error}"))
         self._parts.add("worker", self.worker.stop)
-        self._reporter.start(lambda error: self._died(f"the reports broke: {error}"))
+        self._reporter.start(lambda error: self._on_process_failure(f"the reports broke: {error}"))
         self._parts.add("reports", self._reporter.stop)
-        await self.election.start(self._become_auditor, lambda error: self._died(f"the election broke: {error}"))
+        await self.election.start(
+            self._become_auditor, lambda error: self._on_process_failure(f"the election broke: {error}")
+        )
         self._parts.add("election", self.election.stop)
 
     async def stop(self) -> None:
@@ -243,18 +245,18 @@ class AutoRecoveryNode:
 
     async def _become_auditor(self) -> None:
         self._parts.add("catalogue", self.catalogue.stop)
-        await self.auditor.start(lambda error: self._died(f"the auditor broke: {error}"))
+        await self.auditor.start(lambda error: self._on_process_failure(f"the auditor broke: {error}"))
         self._parts.add("auditor", self.auditor.stop)
         for check in self.checks:
-            check.start(lambda error: self._died(f"a periodic check broke: {error}"))
+            check.start(lambda error: self._on_process_failure(f"a periodic check broke: {error}"))
             self._parts.add(f"check of {check.name}", check.stop)
-        self.drains.start(lambda error: self._died(f"the drains broke: {error}"))
+        self.drains.start(lambda error: self._on_process_failure(f"the drains broke: {error}"))
         self._parts.add("drains", self.drains.stop)
-        self.deliveries.start(lambda error: self._died(f"the deliveries to callbacks broke: {error}"))
+        self.deliveries.start(lambda error: self._on_process_failure(f"the deliveries to callbacks broke: {error}"))
         self._parts.add("callbacks", self.deliveries.stop)
-        self._report_sweep.start(lambda error: self._died(f"the sweep of reports broke: {error}"))
+        self._report_sweep.start(lambda error: self._on_process_failure(f"the sweep of reports broke: {error}"))
         self._parts.add("sweep of reports", self._report_sweep.stop)
-        self.placement_check.start(lambda error: self._died(f"the placement check broke: {error}"))
+        self.placement_check.start(lambda error: self._on_process_failure(f"the placement check broke: {error}"))
         self._parts.add("placement check", self.placement_check.stop)
 
     def _watch_bookies(self, changed: Callable[[], None]) -> Cancel:
@@ -269,9 +271,9 @@ class AutoRecoveryNode:
 
     def _on_session(self, event: SessionEvent) -> None:
         if event is SessionEvent.LOST:
-            self._died("the session with the metadata store was lost")
+            self._on_process_failure("the session with the metadata store was lost")
 
-    def _died(self, why: str) -> None:
+    def _on_process_failure(self, why: str) -> None:
         if not self._is_dead:
             self._is_dead = True
             log.error("auto-recovery node %s ends: %s", self.name, why)

@@ -27,7 +27,7 @@ class JobThread:
 
     def __init__(self, name: str) -> None:
         # Groups of one, so that the outcome of a short job does not wait for a longer job after it.
-        self._worker: GroupWorker[_Job] = GroupWorker(name, _work, _report, group_items_max=1)
+        self._worker: GroupWorker[_Job] = GroupWorker(name, _run_jobs, _report, group_items_max=1)
 
     def start(self) -> None:
         self._worker.start()
@@ -60,7 +60,7 @@ class JobThread:
         return await outcome
 
 
-def _work(jobs: Sequence[_Job]) -> None:
+def _run_jobs(jobs: Sequence[_Job]) -> None:
     for job in jobs:
         try:
             job.result = job.work()

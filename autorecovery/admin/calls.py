@@ -42,8 +42,8 @@ class Caller(NamedTuple):
     may_write: bool
 
 
-class Asked(NamedTuple):
-    """One call, checked."""
+class CheckedCall(NamedTuple):
+    """One call, of which path, query and body were checked."""
 
     caller: Caller
     path: Mapping[str, str]
@@ -63,7 +63,7 @@ class Refused(MagnetarError):
         self.facts = facts
 
 
-Handler = Callable[[Asked], Awaitable[Any]]
+Handler = Callable[[CheckedCall], Awaitable[Any]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,9 +104,9 @@ class Subject(Protocol):
     def calls(self) -> Sequence[Call]: ...
 
 
-def bookie_of(asked: Asked) -> str:
+def bookie_of(checked: CheckedCall) -> str:
     """The bookie that the path names. Raises Refused (400)."""
-    return checked_bookie(asked.path["bookie"])
+    return checked_bookie(checked.path["bookie"])
 
 
 def checked_bookie(bookie_id: str) -> str:

@@ -57,7 +57,7 @@ def document(calls: Iterable[Call], *, version: str, needs_token: bool) -> dict[
         methods = paths.setdefault(PREFIX + call.path, {})
         assert call.method.lower() not in methods, f"two calls for {call.method} {call.path}"
         methods[call.method.lower()] = _operation(call, schemas, needs_token=needs_token)
-    problem = {_JSON: {"schema": _hoisted(PROBLEM, schemas)}}
+    problem = {_JSON: {"schema": _with_references(PROBLEM, schemas)}}
     components: dict[str, Any] = {
         "schemas": dict(sorted(schemas.items())),
         "responses": {name: {"description": text, "content": problem} for name, text in _COMMON.values()},
@@ -84,14 +84,14 @@ def _operation(call: Call, schemas: dict[str, Any], *, needs_token: bool) -> dic
     responses: dict[str, Any] = {
         str(call.status): {
             "description": "done" if call.access is Access.WRITE else "the answer",
-            "content": {_JSON: {"schema": _hoisted(call.answer, schemas)}},
+            "content": {_JSON: {"schema": _with_references(call.answer, schemas)}},
         }
     }
     for status, text in statuses_of(call, needs_token=needs_token).items():
         if status in _COMMON and _COMMON[status][1] == text:
             responses[str(status)] = {"$ref": f"#/components/responses/{_COMMON[status][0]}"}
         else:
-            content = {_JSON: {"schema": _hoisted(PROBLEM, schemas)}}
+            content = {_JSON: {"schema": _with_references(PROBLEM, schemas)}}
             responses[str(status)] = {"description": text, "content": content}
     operation: dict[str, Any] = {
         "operationId": call.name,
@@ -104,7 +104,10 @@ def _operation(call: Call, schemas: dict[str, Any], *, needs_token: bool) -> dic
     if parameters:
         operation["parameters"] = parameters
     if call.body is not None:
-        operation["requestBody"] = {"required": True, "content": {_JSON: {"schema": _hoisted(call.body, schemas)}}}
+        operation["requestBody"] = {
+            "required": True,
+            "content": {_JSON: {"schema": _with_references(call.body, schemas)}},
+        }
     return operation
 
 
@@ -112,15 +115,15 @@ def _parameter(name: str, place: str, text: str) -> dict[str, Any]:
     return {"name": name, "in": place, "required": place == "path", "description": text, "schema": {"type": "string"}}
 
 
-def _hoisted(schema: Any, schemas: dict[str, Any]) -> Any:
+def _with_references(schema: Any, schemas: dict[str, Any]) -> Any:
     """*schema* with each part that has a title replaced by a reference to the component of that name."""
     if isinstance(schema, Mapping):
-        inner = {name: _hoisted(value, schemas) for name, value in schema.items()}
+        inner = {name: _with_references(value, schemas) for name, value in schema.items()}
         if not isinstance(title := schema.get("title"), str):
             return inner
         name = "".join(title.split())
         assert schemas.setdefault(name, inner) == inner, f"two schemas have the title {title!r}"
         return {"$ref": f"#/components/schemas/{name}"}
     if isinstance(schema, list | tuple):
-        return [_hoisted(value, schemas) for value in schema]
+        return [_with_references(value, schemas) for value in schema]
     return schema

@@ -64,15 +64,17 @@ def problem_of(schema: JsonSchema, body: Any) -> str | None:
     value, wanted = error.instance, error.validator_value
     match error.validator:
         case "type":
-            return f"{place} is {_shown(value)}; it must be {_names([wanted] if isinstance(wanted, str) else wanted)}"
+            return (
+                f"{place} is {_value_text(value)}; it must be {_names([wanted] if isinstance(wanted, str) else wanted)}"
+            )
         case "enum":
-            return f"{place} is {_shown(value)}; it must be one of {', '.join(map(str, wanted))}"
+            return f"{place} is {_value_text(value)}; it must be one of {', '.join(map(str, wanted))}"
         case "required":
             return f"{place} lacks {next(name for name in wanted if name not in value)!r}"
         case "additionalProperties":
             known = error.schema["properties"]
             stray = next(name for name in value if name not in known)
-            return f"{place} has {_shown(stray)}, which is not known; known are: {', '.join(known) or 'none'}"
+            return f"{place} has {_value_text(stray)}, which is not known; known are: {', '.join(known) or 'none'}"
         case word:  # "'abcd' is too long (maxLength: 3)"
             return f"{place}: {_shown_text(error.message)} ({word}: {wanted})"
 
@@ -81,7 +83,7 @@ def _names(wanted: Sequence[str]) -> str:
     return " or ".join(f"an {name}" if name[0] in "aio" else name if name == "null" else f"a {name}" for name in wanted)
 
 
-def _shown(value: Any) -> str:
+def _value_text(value: Any) -> str:
     return _shown_text(repr(value))
 
 

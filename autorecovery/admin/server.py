@@ -29,7 +29,7 @@ from typing import Any, Final
 
 from aiohttp import web
 
-from autorecovery.admin.calls import PREFIX, Access, Asked, Call, Caller, Refused, Subject
+from autorecovery.admin.calls import PREFIX, Access, Call, Caller, CheckedCall, Refused, Subject
 from autorecovery.admin.metrics import recovery_samples
 from autorecovery.admin.openapi import document
 from autorecovery.admin.schema import problem_of
@@ -171,28 +171,28 @@ class ManagementServer:
     async def _answer(self, request: web.Request, call: Call) -> web.StreamResponse:
         who = request.remote or "unknown"
         try:
-            caller = self._admitted(request, call)
+            caller = self._admit_caller(request, call)
             who = caller.name
-            asked = await _asked(request, call, caller)
-            answer = _json(await self._handled(call, asked), call.status)
+            checked = await _checked_call(request, call, caller)
+            answer = _json(await self._handle_call(call, checked), call.status)
         except Exception as error:
             answer = _problem(error, f"{request.method} {request.rel_url.raw_path}")
         if call.access is Access.WRITE:
             log.info("management: %s %s by %s: %d", request.method, request.rel_url.raw_path, who, answer.status)
         return answer
 
-    async def _handled(self, call: Call, asked: Asked) -> Any:
+    async def _handle_call(self, call: Call, checked: CheckedCall) -> Any:
         if not call.is_long:
-            return await call.handler(asked)
+            return await call.handler(checked)
         if self._long_under_way >= LONG_CALLS_MAX:
             raise Refused(429, f"{LONG_CALLS_MAX} calls that read all records are under way; try again")
         self._long_under_way += 1
         try:
-            return await call.handler(asked)
+            return await call.handler(checked)
         finally:
             self._long_under_way -= 1
 
-    def _admitted(self, request: web.Request, call: Call) -> Caller:
+    def _admit_caller(self, request: web.Request, call: Call) -> Caller:
         """The caller, if the call is admitted (rule 1). Raises Refused."""
         caller = self._caller(request)
         if call.access is Access.READ:
@@ -226,7 +226,7 @@ class ManagementServer:
 # ------------------------------------------------------------------------------------------ what is asked
 
 
-async def _asked(request: web.Request, call: Call, caller: Caller) -> Asked:
+async def _checked_call(request: web.Request, call: Call, caller: Caller) -> CheckedCall:
     """The call, checked. Raises Refused."""
     for name, text in request.match_info.items():
         if not 0 < len(text) <= PARAMETER_CHARS_MAX or _CONTROL.search(text):
@@ -240,7 +240,7 @@ async def _asked(request: web.Request, call: Call, caller: Caller) -> Asked:
             raise Refused(400, f"the parameter {name} is there twice")
         query[name] = text
     body = {} if call.body is None else await _body_of(request, call)
-    return Asked(caller, dict(request.match_info), query, body)
+    return CheckedCall(caller, dict(request.match_info), query, body)
 
 
 async def _body_of(request: web.Request, call: Call) -> Mapping[str, Any]:

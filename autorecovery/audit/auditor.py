@@ -184,7 +184,7 @@ class Auditor:
         while True:
             wait_s = _LOOK_S
             try:
-                wait_s = await self._look()
+                wait_s = await self._compare_bookies()
                 pause.reset()
             except MetadataError as error:
                 self.counts.last_problem = str(error)
@@ -196,7 +196,7 @@ class Auditor:
             await self._woken.until(lambda: self._is_called, self._clock, wait_s)
             self._is_called = False
 
-    async def _look(self) -> float:
+    async def _compare_bookies(self) -> float:
         """Compare the bookies that are there with those that should be. Returns for how long to do nothing then.
 
         Raises MetadataError.
@@ -206,7 +206,7 @@ class Auditor:
         now_s = self._clock.monotonic()
         available = self._bookies.available
         self._seen |= available
-        decision = self._lost.look(now_s, await self._known(), available)
+        decision = self._lost.look(now_s, await self._read_known_bookies(), available)
         if self._next_check_s is not None and now_s >= self._next_check_s:
             self._is_check_due, self._next_check_s = True, None
         if self._is_asked or decision.audit or (self._is_check_due and decision.due_s is None):
@@ -221,7 +221,7 @@ class Auditor:
         dues = [due for due in (decision.due_s, self._next_check_s) if due is not None]
         return max(min([_LOOK_S, *(due - now_s for due in dues)]), 0.0)
 
-    async def _known(self) -> set[str]:
+    async def _read_known_bookies(self) -> set[str]:
         """Bookies that belong to the cluster: they have a cookie, or were seen (rule 5). Raises MetadataError."""
         cookies = set(await self._store.children(f"{self._root}/cookies"))
         drained = set(self._drained())
@@ -245,7 +245,7 @@ class Auditor:
             return index
         available = self._bookies.available  # rule 1
         self._seen |= available
-        decision = self._lost.look(self._clock.monotonic(), await self._known(), available)
+        decision = self._lost.look(self._clock.monotonic(), await self._read_known_bookies(), available)
         waiting = frozenset() if at_once else decision.waiting  # rule 8
         lost = [bookie for bookie in index.lost(available) if bookie not in waiting]
         marked = 0
@@ -273,6 +273,6 @@ class Auditor:
     async def _mark_all(self, ledger_ids: Sequence[int], bookie: str) -> int:
         wall_ms = self._clock.wall_ms()
         for first in range(0, len(ledger_ids), _AT_ONCE):
-            some = ledger_ids[first : first + _AT_ONCE]
-            await gather_in_turns(self._marks.mark(ledger_id, bookie, wall_ms) for ledger_id in some)
+            chunk = ledger_ids[first : first + _AT_ONCE]
+            await gather_in_turns(self._marks.mark(ledger_id, bookie, wall_ms) for ledger_id in chunk)
         return len(ledger_ids)

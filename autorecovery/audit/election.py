@@ -98,7 +98,7 @@ class AuditorElection:
         while not self.is_elected:
             self._is_stale = False
             try:
-                before = await self._before()
+                before = await self._watch_predecessor()
             except MetadataError as error:
                 log.warning("the candidates for auditor could not be read: %s", error)
                 await self._clock.sleep(_RETRY_S)
@@ -115,7 +115,7 @@ class AuditorElection:
             log.warning("the vote for %s could not be written: %s", self._name, error)
         await on_elected()
 
-    async def _before(self) -> str | None:
+    async def _watch_predecessor(self) -> str | None:
         """The candidate right before this one, which is watched from now on; None: this candidate is first."""
         assert self._own is not None
         names = await candidates(self._store, self._root)

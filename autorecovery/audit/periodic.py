@@ -118,11 +118,11 @@ class LedgerCheck(DueCheck):
         for ledger_id in ids:
             self.status.next_ledger_id = ledger_id
             if self._clock.monotonic() - noted_s >= _NOTE_S:
-                await self._note(ledger_id)
+                await self._store_progress(ledger_id)
                 noted_s = self._clock.monotonic()
             began_s = self._clock.monotonic()
-            await self._look(ledger_id, rest_s)
-            await self._rest(ledger_id, rest_s - (self._clock.monotonic() - began_s))
+            await self._check_ledger(ledger_id, rest_s)
+            await self._pause_after(ledger_id, rest_s - (self._clock.monotonic() - began_s))
         await self._end()
         status = self.status
         log.info(
@@ -133,12 +133,12 @@ class LedgerCheck(DueCheck):
             status.silent,
         )
 
-    async def _look(self, ledger_id: int, seconds: float) -> None:
+    async def _check_ledger(self, ledger_id: int, seconds: float) -> None:
         status = self.status
         status.looked_at += 1
         try:
             metadata = (await self._ledgers.read(ledger_id)).metadata
-            spread = self._spread(metadata, min(seconds, _LEDGER_S_MAX))
+            spread = self._spread_reads(metadata, min(seconds, _LEDGER_S_MAX))
             verdicts = await self._repair.look(ledger_id, metadata, self._depth, on_read=spread)
         except (NoNode, NoSuchLedger):
             return
@@ -158,7 +158,7 @@ class LedgerCheck(DueCheck):
             status.silent += 1
             log.info("ledger %d: %s", ledger_id, silent[0])
 
-    def _spread(self, metadata: LedgerMetadata, seconds: float) -> OnRead:
+    def _spread_reads(self, metadata: LedgerMetadata, seconds: float) -> OnRead:
         """Have the entries of a ledger read within about *seconds* (rule 2)."""
         size = _OPEN_BYTES
         if metadata.is_closed:
@@ -172,14 +172,14 @@ class LedgerCheck(DueCheck):
 
         return wait
 
-    async def _rest(self, ledger_id: int, seconds: float) -> None:
+    async def _pause_after(self, ledger_id: int, seconds: float) -> None:
         """Rule 2. Raises MetadataError."""
         while seconds > 0 and not self._is_asked:
             step_s = min(seconds, _STEP_S)
             await self._wait(step_s)
             seconds -= step_s
             if step_s == _STEP_S:
-                await self._note(ledger_id + 1)
+                await self._store_progress(ledger_id + 1)
         await self._until_enabled()
 
     # ---------------------------------------------------------------------------------------- progress
@@ -198,5 +198,5 @@ class LedgerCheck(DueCheck):
             return 0
         return next_ledger_id
 
-    async def _note(self, next_ledger_id: int) -> None:
+    async def _store_progress(self, next_ledger_id: int) -> None:
         await self._marks.set_progress(self.name, json.dumps({"next_ledger_id": next_ledger_id}).encode())

@@ -110,7 +110,7 @@ class PlacementCheck(DueCheck):
         self.status: PlacementStatus = PlacementStatus()
 
     async def _check(self) -> None:
-        progress = await self._progress()
+        progress = await self._read_progress()
         status = progress.status
         status.is_running, status.last_ended_ms = True, self.status.last_ended_ms
         self.status = status
@@ -124,8 +124,8 @@ class PlacementCheck(DueCheck):
                 if metadata is not None and metadata.is_closed:  # rule 1
                     await self._look_at(ledger_id, metadata, status)
             if left:
-                await self._note(Progress(left[0], status))
-                await self._rest(rest_s)
+                await self._store_progress(Progress(left[0], status))
+                await self._pause_after(rest_s)
         await self._end()
         log.log(
             logging.WARNING if status.violating else logging.INFO,
@@ -138,7 +138,7 @@ class PlacementCheck(DueCheck):
 
     async def _look_at(self, ledger_id: int, ledger: IndexedLedger, status: PlacementStatus) -> None:
         """Raises MetadataError."""
-        problem, can_be_better = self._look(ledger)
+        problem, can_be_better = self._judge_ledger(ledger)
         if can_be_better and await self._marks.is_enabled() and await self._may_move(ledger_id, ledger):
             await self._marks.mark(ledger_id, None, self._clock.wall_ms())
             status.marked += 1
@@ -148,13 +148,13 @@ class PlacementCheck(DueCheck):
             if len(status.named) < _NAMED_MAX:
                 status.named[ledger_id] = problem
 
-    async def _rest(self, seconds: float) -> None:
+    async def _pause_after(self, seconds: float) -> None:
         """Rule 5. Raises MetadataError."""
         await asyncio.sleep(0)
         await self._wait(seconds)
         await self._until_enabled()
 
-    async def _progress(self) -> Progress:
+    async def _read_progress(self) -> Progress:
         """Where a former check stopped, and what it had found; the beginning if there is none. Raises MetadataError."""
         value = await self._marks.progress(self.name)
         if value is None:
@@ -165,7 +165,7 @@ class PlacementCheck(DueCheck):
             log.warning("how far the placement check was cannot be read, so it begins anew: %s", error)
             return Progress(0, PlacementStatus())
 
-    async def _note(self, progress: Progress) -> None:
+    async def _store_progress(self, progress: Progress) -> None:
         await self._marks.set_progress(self.name, encode_progress(progress))
 
     async def _may_move(self, ledger_id: int, ledger: IndexedLedger) -> bool:
@@ -185,7 +185,7 @@ class PlacementCheck(DueCheck):
             for ensemble in dict.fromkeys(ledger.ensembles)
         )
 
-    def _look(self, ledger: IndexedLedger) -> tuple[str | None, bool]:
+    def _judge_ledger(self, ledger: IndexedLedger) -> tuple[str | None, bool]:
         """What the ledger lacks, and whether that is to be mended and can be."""
         problem = None
         topology = self._bookkeeper.topology()

@@ -148,7 +148,7 @@ class CallbackDelivery:
                 if is_due:
                     self._is_called = False
                     self._touched.clear()
-                    await self._look()
+                    await self._hand_out()
                 # Each delivery comes by here: it costs one request, and not one for each callback.
                 while self._touched:
                     await self._begin(self._touched.pop())
@@ -161,7 +161,7 @@ class CallbackDelivery:
             is_hinted = await self._woken.until(lambda: self._is_called or bool(self._touched), self._clock, _LOOK_S)
             is_due = self._is_called or not is_hinted
 
-    async def _look(self) -> None:
+    async def _hand_out(self) -> None:
         """Hand out what is new, and begin to send what waits. Raises MetadataError."""
         events = await self._registry.events()
         callbacks = await self._registry.all()  # after the events: see `hand_out`

@@ -103,7 +103,7 @@ class LedgerCatalogue:
         left = set(due)
         try:
             async for ledger_id, record in _read_each(self._ledgers, iter(sorted(due))):
-                _keep(self._index, ledger_id, record)
+                _update_index(self._index, ledger_id, record)
                 left.discard(ledger_id)
         finally:
             if left and self._changed is not None:
@@ -122,7 +122,7 @@ async def read_index(ledgers: LedgerStore) -> LedgerIndex:
     """All records of a cluster. Raises MetadataError: then not everything was seen."""
     index = LedgerIndex()
     async for ledger_id, record in read_all(ledgers):
-        _keep(index, ledger_id, record)
+        _update_index(index, ledger_id, record)
     return index
 
 
@@ -157,12 +157,12 @@ async def _read_each(
         except Corruption as error:
             return ledger_id, error
 
-    while some := [ledger_id for _, ledger_id in zip(range(_AT_ONCE), ledger_ids, strict=False)]:
-        for record in await gather_in_turns(map(read, some)):
+    while chunk := [ledger_id for _, ledger_id in zip(range(_AT_ONCE), ledger_ids, strict=False)]:
+        for record in await gather_in_turns(map(read, chunk)):
             yield record
 
 
-def _keep(index: LedgerIndex, ledger_id: int, record: Versioned | Corruption | None) -> None:
+def _update_index(index: LedgerIndex, ledger_id: int, record: Versioned | Corruption | None) -> None:
     if isinstance(record, Versioned):
         index.put(ledger_id, record.metadata)
         return

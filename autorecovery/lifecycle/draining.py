@@ -148,7 +148,7 @@ class DrainEngine:
         while True:
             self._is_called = False
             try:
-                await self._look()
+                await self._run_round()
             except (MetadataError, BookKeeperError) as error:
                 log.warning("drains are looked at again in %g s: %s", _LOOK_S, error)
                 for followed in self._drains.values():
@@ -158,7 +158,7 @@ class DrainEngine:
             self._pause_s = min(self._pause_s * _LOOK_GROWTH, _LOOK_S)
             await self._woken.until(lambda: self._is_called, self._clock, wait_s)
 
-    async def _look(self) -> None:
+    async def _run_round(self) -> None:
         """One round over all drains. Raises MetadataError, BookKeeperError."""
         if not self._is_swept:
             await forget_others(self._store, self._root, self._watch.bookies)
@@ -185,7 +185,7 @@ class DrainEngine:
             for followed in by_effect[Effect.READ_ALL]:
                 await self._begin(followed, index)
         if ready := by_effect[Effect.READ_ALL] + by_effect[Effect.GO_ON]:
-            problems = {problem.ledger_id: (problem.kind, _text(problem)) async for problem in self._problems()}
+            problems = {problem.ledger_id: (problem.kind, _problem_text(problem)) async for problem in self._problems()}
             for followed in ready:
                 followed.drain.problem = ""
                 await self._go_on(followed, problems)
@@ -241,11 +241,11 @@ class DrainEngine:
     async def _go_on(self, followed: _Followed, problems: Mapping[int, tuple[str, str]]) -> None:
         drain = followed.drain
         to_check = drain.to_check(self._clock.monotonic(), self._mark_watch.marked)
-        await self._each(to_check, lambda ledger_id: self._check(drain, ledger_id))
+        await self._run_for_each(to_check, lambda ledger_id: self._check(drain, ledger_id))
         to_prove = drain.to_prove()
         if drain.phase is Phase.UNREAD:
             self._is_called = True
-        await self._each(to_prove, lambda ledger_id: self._prove(drain, ledger_id), _PROVED_AT_ONCE)
+        await self._run_for_each(to_prove, lambda ledger_id: self._prove(drain, ledger_id), _PROVED_AT_ONCE)
         now_s = self._clock.monotonic()
         if now_s - followed.noted_s >= _NOTE_S:
             followed.noted_s = now_s
@@ -316,13 +316,13 @@ class DrainEngine:
             return
         self._drains.pop(drain.bookie, None)
 
-    async def _each(
+    async def _run_for_each(
         self, ledger_ids: list[int], work: Callable[[int], Coroutine[Any, Any, None]], at_once: int = _AT_ONCE
     ) -> None:
         for first in range(0, len(ledger_ids), at_once):
             await gather_in_turns(map(work, ledger_ids[first : first + at_once]))
 
 
-def _text(problem: Problem) -> str:
+def _problem_text(problem: Problem) -> str:
     ranges = ", ".join(f"{first} to {last}" for first, last in problem.lost[:3])
     return problem.text if not ranges or "entries" in problem.text else f"{problem.text} (entries {ranges})"

@@ -61,7 +61,7 @@ Progress = Callable[[int, int], None]
 """Called with (records read, records in all)."""
 
 
-def _silent(done: int, total: int) -> None:
+def _ignore_progress(done: int, total: int) -> None:
     """Nobody wants to know."""
 
 
@@ -69,7 +69,7 @@ Waits = Callable[[str], None]
 """Called once with the reason for a wait."""
 
 
-def _patient(text: str) -> None:
+def _ignore_text(text: str) -> None:
     """Nobody wants to know."""
 
 
@@ -103,7 +103,7 @@ class BookieLifecycle:
         lifecycle = await self._move(bookie_id, State.ACTIVE, by, why)
         return lifecycle, await TurnedBookies(self._store, self._root).turn_back(bookie_id, turn)
 
-    async def finish(self, bookie_id: str, by: str, why: str, progress: Progress = _silent) -> Lifecycle:
+    async def finish(self, bookie_id: str, by: str, why: str, progress: Progress = _ignore_progress) -> Lifecycle:
         """Call a failed drain drained, after its ledgers were mended or deleted (rule 1). Raises StillNeeded,
         IllegalMove, UnknownBookie, MetadataError."""
         stored = await self._states.read(bookie_id)
@@ -116,7 +116,13 @@ class BookieLifecycle:
         return await self._move(bookie_id, State.DRAINED, by, why, stored)
 
     async def remove(
-        self, bookie_id: str, by: str, progress: Progress = _silent, *, wait_s: float = 0.0, waits: Waits = _patient
+        self,
+        bookie_id: str,
+        by: str,
+        progress: Progress = _ignore_progress,
+        *,
+        wait_s: float = 0.0,
+        waits: Waits = _ignore_text,
     ) -> None:
         """Delete cookie and state; *by* stands in the event of it.
 
@@ -125,7 +131,7 @@ class BookieLifecycle:
         """
         stored = await self._states.read(bookie_id)
         if stored.lifecycle.state is not State.DRAINED:
-            ledgers, unreadable = await self._naming(bookie_id, progress)
+            ledgers, unreadable = await self._ledgers_naming(bookie_id, progress)
             named = dict.fromkeys(ledgers, "names it") | unreadable
             raise StillNeeded(
                 f"bookie {bookie_id} is {stored.lifecycle.state}, and only a drained one can be removed; "
@@ -186,7 +192,7 @@ class BookieLifecycle:
             raise StillNeeded(
                 f"bookie {bookie_id} is registered as writable: it does not follow its state; stop it first", {}
             )
-        ledgers, unreadable = await self._naming(bookie_id, progress)
+        ledgers, unreadable = await self._ledgers_naming(bookie_id, progress)
         if ledgers or unreadable:
             named = dict.fromkeys(ledgers, "names it") | unreadable
             raise StillNeeded(
@@ -204,15 +210,15 @@ class BookieLifecycle:
         left = [ledger_id async for ledger_id in self._ledgers.list() if unproved.is_all or ledger_id in unproved.ids]
         if left:
             named = dict.fromkeys(left, "it was moved, and its copies were not all found where they are now")
-            some = ", ".join(map(str, sorted(left)[:_NAMED_MAX]))
+            first_ids = ", ".join(map(str, sorted(left)[:_NAMED_MAX]))
             raise StillNeeded(
                 f"bookie {bookie_id} is still needed: {len(left)} ledgers were moved from it, and not all of their "
-                f"copies were found ({some}); `magnetar bookies drain {bookie_id}` reads them again",
+                f"copies were found ({first_ids}); `magnetar bookies drain {bookie_id}` reads them again",
                 named,
             )
         await kept.drop(unproved.ids, was_all=True)
 
-    async def _naming(self, bookie_id: str, progress: Progress) -> tuple[list[int], dict[int, str]]:
+    async def _ledgers_naming(self, bookie_id: str, progress: Progress) -> tuple[list[int], dict[int, str]]:
         """(ledgers whose record names the bookie, ledgers whose record cannot be read → why)."""
         ids = sorted([ledger_id async for ledger_id in self._ledgers.list()])
         naming: list[int] = []
@@ -238,6 +244,6 @@ class BookieLifecycle:
 def _count(named: Mapping[int, str]) -> str:
     if not named:
         return "no ledger names it"
-    some = ", ".join(map(str, sorted(named)[:_NAMED_MAX]))
+    first_ids = ", ".join(map(str, sorted(named)[:_NAMED_MAX]))
     more = f" and {len(named) - _NAMED_MAX} more" if len(named) > _NAMED_MAX else ""
-    return f"{len(named)} ledgers name it or cannot be read ({some}{more})"
+    return f"{len(named)} ledgers name it or cannot be read ({first_ids}{more})"

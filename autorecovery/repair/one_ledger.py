@@ -266,16 +266,16 @@ class LedgerRepair:
                     async with turns:
                         run = await replicas.read_run([bookie], rest)
                 except (BookKeeperError, DigestMismatch) as error:
-                    return _meaning(error)
+                    return _as_answer(error)
                 next_entry_id += len(run)
                 await note_read(run)
             return Copy.PRESENT
         held = fragment.held(index)
-        while some := list(islice(held, _READS_MAX)):
-            answers = await asyncio.gather(*map(read_entry, some), return_exceptions=True)
+        while chunk := list(islice(held, _READS_MAX)):
+            answers = await asyncio.gather(*map(read_entry, chunk), return_exceptions=True)
             for answer in answers:
                 if isinstance(answer, BookKeeperError | DigestMismatch):
-                    return _meaning(answer)
+                    return _as_answer(answer)
                 if isinstance(answer, BaseException):
                     raise answer
             await note_read([entry for entry in answers if isinstance(entry, Stored)])
@@ -538,11 +538,11 @@ async def _ask(replicas: LedgerReplicas, bookie: str, entry_id: int, turns: asyn
         try:
             await replicas.read(bookie, entry_id)
         except (BookKeeperError, DigestMismatch) as error:
-            return _meaning(error)
+            return _as_answer(error)
         return Copy.PRESENT
 
 
-def _meaning(error: BookKeeperError | DigestMismatch) -> Answer:
+def _as_answer(error: BookKeeperError | DigestMismatch) -> Answer:
     """Rule 1 of `checks`."""
     return Copy.MISSING if is_missing(error) or isinstance(error, DigestMismatch) else str(error)
 

@@ -285,14 +285,14 @@ class ReplicationWorker:
                 outcome = await self._repair.repair(
                     ledger_id, may_recover=may_recover, mark=mark, is_announced=is_announced
                 )
-                self._note(ledger_id, outcome)
+                self._count_outcome(ledger_id, outcome)
         except Corruption as error:
-            self._note(ledger_id, Hindered(Hindrance.UNREADABLE, str(error)))
+            self._count_outcome(ledger_id, Hindered(Hindrance.UNREADABLE, str(error)))
         except MetadataError as error:
-            self._note(ledger_id, Hindered(Hindrance.METADATA, str(error)))
+            self._count_outcome(ledger_id, Hindered(Hindrance.METADATA, str(error)))
         except Exception as error:  # an error with one ledger must not keep the others waiting (I71)
             report_failure(f"repairing ledger {ledger_id}", error)
-            self._note(ledger_id, Hindered(Hindrance.DEFECT, f"{type(error).__name__}: {error}"))
+            self._count_outcome(ledger_id, Hindered(Hindrance.DEFECT, f"{type(error).__name__}: {error}"))
         finally:
             await self._unlock(ledger_id)
 
@@ -321,7 +321,8 @@ class ReplicationWorker:
         self._under_way.discard(ledger_id)
         self._wake()
 
-    def _note(self, ledger_id: int, outcome: Outcome) -> None:
+    def _count_outcome(self, ledger_id: int, outcome: Outcome) -> None:
+        """Count an attempt, and note when a ledger that is not repaired is tried again."""
         counts = self.counts
         if isinstance(outcome, Repaired):
             self._waiting.pop(ledger_id, None)
@@ -339,6 +340,16 @@ class ReplicationWorker:
         counts.copied_bytes += outcome.copied_bytes
         counts.failures[outcome.kind] = counts.failures.get(outcome.kind, 0) + 1
         before = self._waiting.get(ledger_id)
+        is_same_hindrance = before is not None and before.outcome.kind is outcome.kind
+        self._waiting[ledger_id] = self._wait_after(ledger_id, outcome, before)
+        if outcome.kind is Hindrance.LOST:
+            self._on_lost(ledger_id, outcome.lost, outcome.text)
+        if not is_same_hindrance:
+            log.warning("ledger %d is not repaired yet (%s): %s", ledger_id, outcome.kind, describe(outcome))
+
+    def _wait_after(self, ledger_id: int, outcome: Hindered, before: Waiting | None) -> Waiting:
+        """How the ledger waits after *outcome*; *before*: how it waited until now. Attempts that the same hindrance
+        stopped are counted together: the wait grows with them."""
         failures = before.failures + 1 if before is not None and before.outcome.kind is outcome.kind else 1
         since_ms = before.since_ms if before is not None else self._clock.wall_ms()
         wait_s = retry_after_s(outcome, failures, self._retry_s_max)
@@ -350,11 +361,7 @@ class ReplicationWorker:
             if grace_ends_s is None:
                 grace_ends_s = now + self._open_grace_s
             due_s = min(due_s, grace_ends_s)
-        self._waiting[ledger_id] = Waiting(ledger_id, outcome, failures, since_ms, due_s, grace_ends_s)
-        if outcome.kind is Hindrance.LOST:
-            self._on_lost(ledger_id, outcome.lost, outcome.text)
-        if before is None or before.outcome.kind is not outcome.kind:
-            log.warning("ledger %d is not repaired yet (%s): %s", ledger_id, outcome.kind, describe(outcome))
+        return Waiting(ledger_id, outcome, failures, since_ms, due_s, grace_ends_s)
 
 
 def _taken_from(ledger_ids: list[int], rng: random.Random) -> int:

@@ -102,6 +102,6 @@ async def read_marked(
     wanted = behind[:most]
     listed: list[MarkedLedger] = []
     for first in range(0, len(wanted), _AT_ONCE):
-        some = await asyncio.gather(*map(read_one, wanted[first : first + _AT_ONCE]))
-        listed += [ledger for ledger in some if ledger is not None]
+        chunk = await asyncio.gather(*map(read_one, wanted[first : first + _AT_ONCE]))
+        listed += [ledger for ledger in chunk if ledger is not None]
     return len(ids), listed, wanted[-1] if len(behind) > most else None

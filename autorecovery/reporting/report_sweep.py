@@ -81,7 +81,7 @@ class ReportSweep:
                 metadata = (await self._bookkeeper.ledgers.read(ledger_id)).metadata
             except NoNode:
                 for report in about:
-                    await self._mend(report, "the ledger was deleted")
+                    await self._mark_mended(report, "the ledger was deleted")
                 continue
             except Corruption:
                 continue
@@ -89,9 +89,9 @@ class ReportSweep:
             for report in about:
                 if report.source is Source.AUTO_RECOVERY:
                     if is_whole:
-                        await self._mend(report, "every copy of the ledger was found again")
+                        await self._mark_mended(report, "every copy of the ledger was found again")
                 elif report.kind is Kind.DATA_LOSS and await self._has_all(report, metadata):
-                    await self._mend(report, "its entries can be read again")
+                    await self._mark_mended(report, "its entries can be read again")
 
     async def _is_marked(self, ledger_id: int) -> bool:
         try:
@@ -117,7 +117,7 @@ class ReportSweep:
                     return False
         return True
 
-    async def _mend(self, report: Report, note: str) -> None:
+    async def _mark_mended(self, report: Report, note: str) -> None:
         wall_ms = self._clock.wall_ms()
         try:
             await self._reports.move(report.id, Stage.MENDED, self._name, note, wall_ms)

@@ -74,8 +74,8 @@ class Reporter:
         waiting: Callable[[], list[Waiting]],
         marked: Callable[[], Set[int] | None],
     ) -> None:
-        """*facts* of the node and the ledgers that wait, as they are when it is called. *marked* ledgers where this
-        node is to sweep problems of others away that are solved, else None."""
+        """*facts* returns what is known of the node, *waiting* the ledgers that wait; both are called for each report.
+        *marked* returns the marked ledgers if this node is to remove the solved problems of other nodes, else None."""
         self._store = store
         self._root = root
         self._name = name

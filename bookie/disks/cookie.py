@@ -139,7 +139,7 @@ def is_moved(expected: Cookie, stored: Cookie | None, on_disk: Mapping[str, Cook
         if cookie is not None:
             problems += _differences(_at_the_same_places(expected, cookie), cookie, place)
             if cookie not in (stored, expected) and not problems:
-                problems.append(f"{place} belongs to other directories: {_text(cookie.ledger_directories)}")
+                problems.append(f"{place} belongs to other directories: {_field_text(cookie.ledger_directories)}")
     if problems:
         raise CookieMismatch(
             f"bookie {expected.bookie_id} does not start: these are not the directories that it had, moved:\n"
@@ -230,8 +230,8 @@ def _differences(expected: Cookie, actual: Cookie, source: str) -> Iterator[str]
         ("cluster", expected.instance_id, actual.instance_id),
     ):
         if wanted != there and not (name == "cluster" and not there):
-            yield f"{source}: {name} {_text(there)}, expected {_text(wanted)}"
+            yield f"{source}: {name} {_field_text(there)}, expected {_field_text(wanted)}"
 
 
-def _text(value: str | tuple[str, ...]) -> str:
+def _field_text(value: str | tuple[str, ...]) -> str:
     return value if isinstance(value, str) else ", ".join(value)

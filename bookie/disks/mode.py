@@ -132,14 +132,14 @@ class Mode:
         self._check(reason)
         self._reasons.set(reason, detail)
         self._apply()
-        await self._keep()
+        await self._write_status()
 
     async def clear(self, reason: Reason) -> None:
         """An operator clears a reason; others may still hold. Raises NotChanged."""
         self._check(reason)
         self._reasons.clear(reason)
         self._apply()
-        await self._keep()
+        await self._write_status()
 
     async def follow_state(self, text: str | None) -> None:
         """The bookie's state in the metadata store says that it leaves, and why; None: it does not.
@@ -154,7 +154,7 @@ class Mode:
             self._reasons.set(Reason.DRAINING, text)
         self._apply()
         try:
-            await self._keep()
+            await self._write_status()
         except NotChanged as error:
             log.warning("%s", error)
 
@@ -169,7 +169,7 @@ class Mode:
         if reason is not Reason.OPERATOR:
             raise NotChanged(f"`{reason}` ends by itself when its cause is gone; only {Reason.OPERATOR} can be set")
 
-    async def _keep(self) -> None:
+    async def _write_status(self) -> None:
         files = self._status_files
         if files is None:
             return

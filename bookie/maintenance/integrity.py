@@ -228,8 +228,8 @@ class IntegrityCheck:
         lost = 0
         ranges: tuple[Range, ...] = ()
         try:
-            while some := list(islice(expected, _LOOK_UP)):
-                for entry_id in await self._missing(ledger_id, some):
+            while chunk := list(islice(expected, _LOOK_UP)):
+                for entry_id in await self._missing(ledger_id, chunk):
                     if not await self._copy(ledger_id, metadata, entry_id):
                         lost += 1
                         ranges = joined((*ranges, (entry_id, entry_id)))

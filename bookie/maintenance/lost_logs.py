@@ -185,7 +185,7 @@ class LostLogs:
         for ledger_id in sorted(ledger.ledger_id for ledger in self._ledgers if ledger.ledger_id % count == number):
             await self._search_ledger(directory, ledger_id, bad, findings)
         if self._waiting == waiting_before:
-            await self._flusher.run(partial(_note, directory, dict(directory.bad_logs), findings.newest))
+            await self._flusher.run(partial(_write_log_notes, directory, dict(directory.bad_logs), findings.newest))
             directory.unknown_logs.clear()
             directory.bad_logs = {
                 log_id: bad_log._replace(is_decided=True)
@@ -207,13 +207,15 @@ class LostLogs:
             gathered += page.lost
             first = page.following
             if len(gathered) >= DECIDED_AT_ONCE or (first is None and gathered):
-                await self._decide(directory, ledger_id, gathered)
+                await self._fetch_or_report(directory, ledger_id, gathered)
                 gathered = []
             await self._clock.sleep(self._limiter.spend(self._clock.monotonic(), page.locations))
 
     # -- one ledger
 
-    async def _decide(self, directory: LedgerDirectory, ledger_id: int, located: Sequence[tuple[int, int]]) -> None:
+    async def _fetch_or_report(
+        self, directory: LedgerDirectory, ledger_id: int, located: Sequence[tuple[int, int]]
+    ) -> None:
         """Fetch, or report, entries of a ledger that are not where the index says. Raises OSError, MetadataError."""
         cached = self._cache.entry_ids(ledger_id)  # these get a new location with the next flush
         located = [location for location in located if location[0] not in cached]
@@ -289,7 +291,7 @@ class LostLogs:
             self._named[ledger_id] = LostLedger(ledger_id, owner_of(metadata), entries)
 
 
-def _note(directory: LedgerDirectory, bad_logs: dict[int, BadLog], newest: dict[int, LogNote]) -> None:
+def _write_log_notes(directory: LedgerDirectory, bad_logs: dict[int, BadLog], newest: dict[int, LogNote]) -> None:
     """Nothing is left to be decided: note what each log has (rules 4, 5). On the flusher's thread. Raises OSError."""
     notes = log_notes(directory.index.notes())
     changed: dict[int, bytes | None] = {}

@@ -31,7 +31,7 @@ _REST_S_MAX: Final = 0.05
 # Reads in one job at most.
 JOB_READS_MAX: Final = 256
 
-Brought = dict[tuple[int, int], bytes]
+Fetched = dict[tuple[int, int], bytes]
 """(ledger id, entry id) → entry: all entries that the reads of one job have fetched so far, read-ahead included."""
 
 
@@ -42,7 +42,7 @@ class ColdRead(NamedTuple):
     *again*, if given, is called just before the job and checks memory once more: True if it answered the request.
     """
 
-    work: Callable[[Brought], tuple[Any, int]]
+    work: Callable[[Fetched], tuple[Any, int]]
     done: Callable[[Any, Exception | None], None]
     again: Callable[[], bool] | None = None
 
@@ -50,11 +50,11 @@ class ColdRead(NamedTuple):
 def _read_all(reads: Sequence[ColdRead]) -> list[tuple[Any, Exception | None]]:
     """Outcomes of *reads*, in order; fewer if the results become large (rule 2). Runs on a reader's thread."""
     outcomes: list[tuple[Any, Exception | None]] = []
-    brought: Brought = {}
+    fetched: Fetched = {}
     size = 0
     for read in reads:
         try:
-            result, result_bytes = read.work(brought)
+            result, result_bytes = read.work(fetched)
         except (OSError, Corruption) as error:
             outcomes.append((None, error))
             continue
@@ -65,7 +65,7 @@ def _read_all(reads: Sequence[ColdRead]) -> list[tuple[Any, Exception | None]]:
     return outcomes
 
 
-def _timed(
+def _read_all_timed(
     reads: Sequence[ColdRead], now: Callable[[], float]
 ) -> tuple[list[tuple[Any, Exception | None]], float, float]:
     """(outcomes, when the thread began, when it was done)"""
@@ -89,14 +89,15 @@ class ReadWatch:
         """A job of reads that came at *arrived_s* (oldest first) was done; *errors* of them failed."""
         now, latency = self.now(), self._latency
         good = len(arrived_s) - errors
-        for at, times in _runs(arrived_s):
-            latency.queue.add((taken_s - at) * 1000, times)
-            well = min(times, good)
-            good -= well
-            if well:
-                latency.all.good.add((now - at) * 1000, well)
-            if times > well:
-                latency.all.bad.add((now - at) * 1000, times - well)
+        for at, count in _equal_runs(arrived_s):
+            latency.queue.add((taken_s - at) * 1000, count)
+            # Which reads failed is not known here, only how many: the oldest count as good.
+            good_here = min(count, good)
+            good -= good_here
+            if good_here:
+                latency.all.good.add((now - at) * 1000, good_here)
+            if count > good_here:
+                latency.all.bad.add((now - at) * 1000, count - good_here)
         slow, first_s = self._slow, arrived_s[0]
         if slow is not None and now - first_s > slow.threshold_s:
             slow.report(
@@ -108,7 +109,7 @@ class ReadWatch:
             )
 
 
-def _runs(values: Sequence[float]) -> Iterator[tuple[float, int]]:
+def _equal_runs(values: Sequence[float]) -> Iterator[tuple[float, int]]:
     """Equal values that follow each other: (value, how many). The reads of one chunk came at one time."""
     count = 0
     for at, value in enumerate(values, 1):
@@ -153,7 +154,7 @@ class ColdReads:
             return
         if self._arrived_s is None:
             self._arrived_s = 0.0 if self._watch is None else self._watch.now()
-            asyncio.get_running_loop().call_soon(self._turned)
+            asyncio.get_running_loop().call_soon(self._end_turn)
         self._waiting.append((read, self._arrived_s))
         if not self._is_busy:
             self._is_busy = True
@@ -170,7 +171,7 @@ class ColdReads:
         self._is_closed = True
         self._waiting.clear()
 
-    def _turned(self) -> None:
+    def _end_turn(self) -> None:
         self._arrived_s = None
 
     def _start(self) -> None:
@@ -188,11 +189,12 @@ class ColdReads:
             self._is_busy = True
             now = no_clock if self._watch is None else self._watch.now
             self._reader.submit(
-                lambda: _timed(reads, now), lambda outcomes, error: self._done(reads, arrived_s, outcomes, error)
+                lambda: _read_all_timed(reads, now),
+                lambda outcomes, error: self._finish_job(reads, arrived_s, outcomes, error),
             )
         self._shrunk()
 
-    def _done(
+    def _finish_job(
         self,
         reads: list[ColdRead],
         arrived_s: list[float],
@@ -214,7 +216,7 @@ class ColdReads:
             read.done(result, read_error)  # this may queue another read, which waits like the others
         rest_s = 0.0 if timed is None else self._rest_after(timed[2] - timed[1])
         if rest_s:
-            asyncio.get_running_loop().call_later(rest_s, self._rested)
+            asyncio.get_running_loop().call_later(rest_s, self._end_pause)
         else:
             self._is_busy = False
             self.go_on()
@@ -227,7 +229,7 @@ class ColdReads:
         is_in_the_way = took_s >= _BULK_S and self._adds_seen != before
         return min(_REST_SHARE * took_s, _REST_S_MAX) if is_in_the_way else 0.0
 
-    def _rested(self) -> None:
+    def _end_pause(self) -> None:
         self._is_busy = False
         if not self._is_closed:
             self.go_on()

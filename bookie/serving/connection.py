@@ -162,7 +162,8 @@ class Connection(asyncio.Protocol):
             self._server.held[self] = None
 
     def go_on(self, reason: int) -> None:
-        """*reason* to hold the connection is over."""
+        """*reason* to hold the connection is over. Frames that wait are processed first, and may hold it again: it is
+        read only when no reason is left."""
         if not self.held_for & reason:
             return
         self.held_for &= ~reason

@@ -18,7 +18,7 @@ from itertools import islice
 from typing import Final
 
 from bookie.jobs import JobThread
-from bookie.serving.cold_reads import Brought, ColdRead, ColdReads
+from bookie.serving.cold_reads import ColdRead, ColdReads, Fetched
 from bookie.serving.request_rules import EIO
 from bookie.storage.ledger_storage import LedgerStorage
 from bookie.storage.write_cache import WriteCache
@@ -67,14 +67,14 @@ class LedgerList:
             self._merged = heapq.merge(*cached)
         first, ahead = self._first, self._ahead
         ahead += islice(self._merged, IDS_AT_ONCE - len(ahead))
-        some, end = self._storage.some_entry_ids(self._ledger_id, first)
+        stored_ids, end = self._storage.some_entry_ids(self._ledger_id, first)
         if len(ahead) == IDS_AT_ONCE:  # the next one of the cache is not known yet
             end = ahead[-1] + 1 if end is None else min(end, ahead[-1] + 1)
         if end is not None:
-            some, self._ahead = some[: bisect_left(some, end)], ahead[bisect_left(ahead, end) :]
+            stored_ids, self._ahead = stored_ids[: bisect_left(stored_ids, end)], ahead[bisect_left(ahead, end) :]
             ahead = ahead[: bisect_left(ahead, end)]
         # Both halves of the cache may have an id, and the index, too.
-        self._availability.add(sorted({*ahead[bisect_left(ahead, first) :], *some}))
+        self._availability.add(sorted({*ahead[bisect_left(ahead, first) :], *stored_ids}))
         if self._availability.size_bytes > self._bytes_max:
             raise TooManyGroups(f"the list would have more than {self._bytes_max} bytes")
         if end is None:
@@ -110,25 +110,25 @@ class Listings:
         """Call *listed* with the entries of a ledger, later."""
         self._waiting.setdefault(ledger_id, []).append(listed)
         if not self._is_busy:
-            self._begin()
+            self._begin_next()
 
     def close(self) -> None:
         """Nobody is answered any more."""
         self._cold.close()
         self._waiting.clear()
 
-    def _begin(self) -> None:
+    def _begin_next(self) -> None:
         self._is_busy = bool(self._waiting)
         if self._waiting:
             ledger_id = next(iter(self._waiting))
-            asked = self._waiting.pop(ledger_id)
+            callbacks = self._waiting.pop(ledger_id)
             cached = self._cache.entry_ids_in_pieces(ledger_id, IDS_AT_ONCE)
-            self._step(ledger_id, LedgerList(self._storage, ledger_id, cached, self._bytes_max), asked)
+            self._queue_step(ledger_id, LedgerList(self._storage, ledger_id, cached, self._bytes_max), callbacks)
 
-    def _step(self, ledger_id: int, entries: LedgerList, asked: Sequence[Listed]) -> None:
+    def _queue_step(self, ledger_id: int, entries: LedgerList, callbacks: Sequence[Listed]) -> None:
         """Queue a job for a piece: a ledger may have millions, and other reads wait for the thread, too."""
 
-        def work(brought: Brought) -> tuple[bytes | TooManyGroups | None, int]:
+        def work(fetched: Fetched) -> tuple[bytes | TooManyGroups | None, int]:
             try:
                 return entries.step(), 0
             except TooManyGroups as error:
@@ -136,14 +136,14 @@ class Listings:
 
         def done(result: bytes | TooManyGroups | None, error: Exception | None) -> None:
             if error is None and result is None:
-                self._step(ledger_id, entries, asked)
+                self._queue_step(ledger_id, entries, callbacks)
                 return
             assert self._is_busy, "a list ended that was not under way"
             if not isinstance(result, bytes):
                 self._read_failed(ledger_id, "the list of its entries", error or result)
-            for listed in asked:
+            for listed in callbacks:
                 listed(result if isinstance(result, bytes) else EIO)
-            self._begin()
+            self._begin_next()
 
         self._on_job()
         self._cold.add(ColdRead(work, done))

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from bookie.serving.cold_reads import Brought, ColdRead
+from bookie.serving.cold_reads import ColdRead, Fetched
 from bookie.serving.protocol import AUTH_DISABLED, Peer
 from bookie.serving.reads import Reads
 from bookie.serving.request_rules import EIO, OK
@@ -140,7 +140,7 @@ class ProtocolV2:
             return
         storage = self._server.storage
 
-        def work(brought: Brought) -> tuple[Block, int]:
+        def work(fetched: Fetched) -> tuple[Block, int]:
             count = max_count if max_count > 0 else 2**31
             block = storage.read_block(ledger_id, first, count, max_bytes - v2.BATCH_START_BYTES)
             return block, block.size_bytes

@@ -176,7 +176,7 @@ class ProtocolV3:
             else:
                 answer(rc)
 
-        self._reads.with_tail(ledger_id, tail_known, urgent)
+        self._reads.when_tail_is_known(ledger_id, tail_known, urgent)
 
     def _long_poll(self, txn_id: int, read: pb.ReadRequest, piggyback: bool) -> None:
         ledger_id, entry_id, previous = read.ledgerId, read.entryId, read.previousLAC
@@ -229,7 +229,7 @@ class ProtocolV3:
         if piggyback and entry_id != -1:
             refuse(EBADREQ)
         else:
-            self._reads.with_tail(ledger_id, tail_known)
+            self._reads.when_tail_is_known(ledger_id, tail_known)
 
     def _write_lac(self, txn_id: int, write: pb.WriteLacRequest, high_priority: bool) -> None:
         ledger_id = write.ledgerId

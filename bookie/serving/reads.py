@@ -10,7 +10,7 @@ Rules:
 
 from collections.abc import Callable
 
-from bookie.serving.cold_reads import Brought, ColdRead, ColdReads
+from bookie.serving.cold_reads import ColdRead, ColdReads, Fetched
 from bookie.serving.listings import Listed
 from bookie.serving.protocol import ALL_READS, CLOSED, READS_IN_FLIGHT, SLOW_PEER, Answer, Peer
 from bookie.serving.request_rules import EIO, ENOLEDGER, OK
@@ -29,8 +29,8 @@ class Reads:
         self._peer = peer
         reader, urgent_reader = server.next_readers()
         watch = server.read_watch
-        self._cold = ColdReads(reader, self._may_start, self._shrunk, watch, lambda: server.counters.adds)
-        self._urgent = ColdReads(urgent_reader, self._may_start, self._shrunk, watch)
+        self._cold = ColdReads(reader, self._may_start, self._on_fewer_waiting, watch, lambda: server.counters.adds)
+        self._urgent = ColdReads(urgent_reader, self._may_start, self._on_fewer_waiting, watch)
         self._counted = 0
         self._lists: dict[int, list[Listed]] = {}
         self._lists_waiting = 0
@@ -62,7 +62,7 @@ class Reads:
             if ledger is not None and ledger.is_tail_known:  # known, but no cache has it
                 self._read_from_disk(ledger_id, ledger.last_entry_id, answer, urgent)
             else:
-                self.with_tail(
+                self.when_tail_is_known(
                     ledger_id,
                     lambda rc: answer(rc) if rc else self.read(ledger_id, entry_id, answer, urgent),
                     urgent,
@@ -73,12 +73,12 @@ class Reads:
     def _read_from_disk(self, ledger_id: int, entry_id: int, answer: Answer, urgent: bool) -> None:
         storage, write_cache = self._server.storage, self._server.write_cache
 
-        def work(brought: Brought) -> tuple[ReadResult, int]:
-            entry = brought.get((ledger_id, entry_id))
+        def work(fetched: Fetched) -> tuple[ReadResult, int]:
+            entry = fetched.get((ledger_id, entry_id))
             if entry is not None:
                 return ReadResult(entry, []), 0
             result = storage.read(ledger_id, entry_id)
-            brought.update({(ledger_id, read_id): read for read_id, read in result.run})
+            fetched.update({(ledger_id, read_id): read for read_id, read in result.run})
             return result, sum(len(entry) for _, entry in result.run)
 
         def done(result: ReadResult | None, error: Exception | None) -> None:
@@ -112,7 +112,7 @@ class Reads:
         ledger = self._rules.ledgers.get(ledger_id)
         return ENOLEDGER if ledger is None else self._rules.absent(ledger)
 
-    def with_tail(self, ledger_id: int, then: Callable[[int], None], urgent: bool = False) -> None:
+    def when_tail_is_known(self, ledger_id: int, then: Callable[[int], None], urgent: bool = False) -> None:
         """Call *then(0)* when LAC and last entry of the ledger are known, *then(rc)* if they cannot be."""
         ledger = self._rules.ledgers.get(ledger_id)
         if ledger is None:
@@ -123,7 +123,7 @@ class Reads:
             return
         storage = self._server.storage
 
-        def work(brought: Brought) -> tuple[Tail, int]:
+        def work(fetched: Fetched) -> tuple[Tail, int]:
             tail = storage.tail(ledger_id)
             return tail, len(tail.entry or b"")
 
@@ -153,20 +153,20 @@ class Reads:
             return
         self._is_listing = True
         ledger_id = next(iter(self._lists))
-        asked = self._lists.pop(ledger_id)
+        callbacks = self._lists.pop(ledger_id)
 
         def done(result: bytes | int) -> None:
             self._is_listing = False
             if self._peer.held_for & CLOSED:
                 return
             at = 0
-            while at < len(asked) and self._may_start():
-                asked[at](result)
+            while at < len(callbacks) and self._may_start():
+                callbacks[at](result)
                 at += 1
             self._lists_waiting -= at
-            if at < len(asked):
-                self._lists.setdefault(ledger_id, []).extend(asked[at:])
-            self._shrunk()
+            if at < len(callbacks):
+                self._lists.setdefault(ledger_id, []).extend(callbacks[at:])
+            self._on_fewer_waiting()
             self._list_next()
 
         self._server.listings.ask(ledger_id, done)
@@ -193,7 +193,7 @@ class Reads:
     def _may_start(self) -> bool:
         return not self._peer.held_for & (SLOW_PEER | CLOSED)
 
-    def _shrunk(self) -> None:
+    def _on_fewer_waiting(self) -> None:
         """Fewer reads wait: release this connection, and others that wait for the server's sum of reads (rule 2)."""
         self._count()
         if self._waiting <= self._limits.reads // 2:  # not at the limit itself, or each read would hold and release

@@ -76,7 +76,7 @@ class RecoveryLane:
         if not self._is_resting and self._held:
             self._is_resting = True
             rest_s = self.rest_after(took_s, now_s)
-            self._clock.call_later(rest_s, lambda: self._rested(rest_s))
+            self._clock.call_later(rest_s, lambda: self._end_pause(rest_s))
 
     def rest_after(self, took_s: float, now_s: float) -> float:
         """Seconds until the next turn; rules 1, 3 and 4."""
@@ -92,7 +92,7 @@ class RecoveryLane:
     def _has_foreground(self, now_s: float) -> bool:
         return now_s - self.foreground_s < FOREGROUND_S
 
-    def _rested(self, rest_s: float) -> None:
+    def _end_pause(self, rest_s: float) -> None:
         assert self._is_resting, "two rests at once would give two turns"
         self._is_resting = False
         if not self._held:
@@ -101,5 +101,5 @@ class RecoveryLane:
         if self._held:
             # Whoever's turn it is may have nothing to send: the others do not wait for it.
             self._is_resting = True
-            self._clock.call_later(rest_s, lambda: self._rested(rest_s))
+            self._clock.call_later(rest_s, lambda: self._end_pause(rest_s))
         peer.go_on(RECOVERY_TURN)

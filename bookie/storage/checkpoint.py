@@ -132,7 +132,9 @@ class Checkpointer:
         marks = self._marks
         half = self._cache.swap()
         rows = self._ledgers.take_dirty()
-        self._flusher.submit(lambda: self._timed_work(half, rows, marks), lambda _, error: self._done(rows, error))
+        self._flusher.submit(
+            lambda: self._timed_work(half, rows, marks), lambda _, error: self._on_flushed(rows, error)
+        )
 
     async def finish(self) -> None:
         """Flush everything and wait for it. Raises OSError if it could not be written."""
@@ -161,12 +163,12 @@ class Checkpointer:
         self._paused_s = 0.0
         self._began_s = self._clock.monotonic()
         try:
-            self._work(half, rows, marks)
+            self._flush_and_mark(half, rows, marks)
         finally:
             self._times = self._storage.flush_times
             self._ended_s = self._clock.monotonic()
 
-    def _work(self, half: Half, rows: Sequence[tuple[int, bytes]], marks: Sequence[Mark]) -> None:
+    def _flush_and_mark(self, half: Half, rows: Sequence[tuple[int, bytes]], marks: Sequence[Mark]) -> None:
         self._storage.flush(half, rows, self._pause, self._clock.monotonic, marks)
         self._storage.write_marks(marks)
         for directory, mark in zip(self._journal_directories, marks, strict=True):
@@ -201,7 +203,7 @@ class Checkpointer:
                 "flush", total_s, spent, bytes=sum(times.written_bytes for times in self._times), success=is_good
             )
 
-    def _done(self, rows: Sequence[tuple[int, bytes]], error: Exception | None) -> None:
+    def _on_flushed(self, rows: Sequence[tuple[int, bytes]], error: Exception | None) -> None:
         assert self._running, "a flush ended that was not under way"
         assert self._marks is not None, "a flush has marks until it has succeeded (rule 2)"
         self._running = False

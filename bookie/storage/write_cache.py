@@ -75,7 +75,8 @@ class WriteCache:
         return {*self._taking.get(ledger_id, ()), *self._flushing.get(ledger_id, ())}
 
     def entry_ids_in_pieces(self, ledger_id: int, count: int) -> list[list[int]]:
-        """The same in lists of *count* ids at most, as they came; an id may be in two of them."""
+        """The entries of the ledger in lists of at most *count* ids, in the order in which they came. An id that is in
+        both halves is in two lists."""
         pieces: list[list[int]] = []
         for half in (self._taking, self._flushing):
             entry_ids = iter(half.get(ledger_id, ()))

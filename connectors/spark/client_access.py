@@ -38,9 +38,9 @@ def client_arguments(options: Mapping[str, str]) -> dict[str, Any]:
         make = {
             f"{_CLASSES}Token": lambda: pulsar.AuthenticationToken(_token(parameters)),
             f"{_CLASSES}Tls": lambda: pulsar.AuthenticationTLS(
-                *(_file("authParams", path) for path in _named(parameters, "tlsCertFile", "tlsKeyFile"))
+                *(_file("authParams", path) for path in _auth_values(parameters, "tlsCertFile", "tlsKeyFile"))
             ),
-            f"{_CLASSES}Basic": lambda: pulsar.AuthenticationBasic(*_named(parameters, "userId", "password")),
+            f"{_CLASSES}Basic": lambda: pulsar.AuthenticationBasic(*_auth_values(parameters, "userId", "password")),
         }.get(plugin)
         if make is None:
             raise ConfigurationError(
@@ -91,7 +91,7 @@ def _token(parameters: str) -> Any:
     return parameters.removeprefix("token:")
 
 
-def _named(parameters: str, *names: str) -> list[str]:
+def _auth_values(parameters: str, *names: str) -> list[str]:
     try:
         values = json.loads(parameters) if parameters.startswith("{") else dict(
             pair.split(":", 1) for pair in parameters.split(",")
@@ -119,7 +119,7 @@ def _seconds(text: str) -> int:
     return max(int(text) // 1000, 1)
 
 
-def _truth(text: str) -> bool:
+def _parse_boolean(text: str) -> bool:
     if text.lower() not in ("true", "false"):
         raise ValueError("true or false")
     return text.lower() == "true"
@@ -127,7 +127,7 @@ def _truth(text: str) -> bool:
 
 _ARGUMENTS: Final[Mapping[str, tuple[str, Callable[[str], Any]]]] = {
     "tlstrustcertsfilepath": ("tls_trust_certs_file_path", lambda path: _file("tlsTrustCertsFilePath", path)),
-    "tlshostnameverificationenable": ("tls_validate_hostname", _truth),
-    "tlsallowinsecureconnection": ("tls_allow_insecure_connection", _truth),
+    "tlshostnameverificationenable": ("tls_validate_hostname", _parse_boolean),
+    "tlsallowinsecureconnection": ("tls_allow_insecure_connection", _parse_boolean),
     "operationtimeoutms": ("operation_timeout_seconds", _seconds),
 }

@@ -199,7 +199,7 @@ def _check_projection(schema: t.StructType, known: Mapping[str, t.StructField], 
         expected = known.get(field.name)
         if expected is None:
             problems.append(f"column {field.name} does not exist; there are {', '.join(known)}")
-        elif not _fits(expected.dataType, field.dataType):
+        elif not _may_be_declared(expected.dataType, field.dataType):
             problems.append(
                 f"column {field.name} is {expected.dataType.simpleString()}, not {field.dataType.simpleString()}"
             )
@@ -209,19 +209,19 @@ def _check_projection(schema: t.StructType, known: Mapping[str, t.StructField], 
         raise ConfigurationError("; ".join(problems))
 
 
-def _fits(own: t.DataType, asked: t.DataType) -> bool:
+def _may_be_declared(own: t.DataType, asked: t.DataType) -> bool:
     """Whether a column of type *made* may be declared as *asked*: the same type, or one that allows more nulls."""
     if isinstance(own, t.StructType) and isinstance(asked, t.StructType):
         return own.names == asked.names and all(
-            _fits(field.dataType, other.dataType) and (other.nullable or not field.nullable)
+            _may_be_declared(field.dataType, other.dataType) and (other.nullable or not field.nullable)
             for field, other in zip(own.fields, asked.fields, strict=True)
         )
     if isinstance(own, t.ArrayType) and isinstance(asked, t.ArrayType):
-        return _fits(own.elementType, asked.elementType) and (asked.containsNull or not own.containsNull)
+        return _may_be_declared(own.elementType, asked.elementType) and (asked.containsNull or not own.containsNull)
     if isinstance(own, t.MapType) and isinstance(asked, t.MapType):
         return (
-            _fits(own.keyType, asked.keyType)
-            and _fits(own.valueType, asked.valueType)
+            _may_be_declared(own.keyType, asked.keyType)
+            and _may_be_declared(own.valueType, asked.valueType)
             and (asked.valueContainsNull or not own.valueContainsNull)
         )
     return own == asked

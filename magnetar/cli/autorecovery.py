@@ -310,9 +310,9 @@ def recover(
             )
             if dry_run:
                 return await recovery.plan(bookies)
-            with show.bar("ledgers are copied") as drawn:
+            with show.bar("ledgers are copied") as progress_bar:
                 result = await recovery.recover(
-                    bookies, skip_open=skip_open, on_progress=lambda at, total: drawn.update(at, total)
+                    bookies, skip_open=skip_open, on_progress=lambda at, total: progress_bar.update(at, total)
                 )
             if delete_cookie and not (result.failed or result.skipped):
                 for bookie in bookies:

@@ -71,7 +71,9 @@ def bookies() -> None:
     """
 
 
-def _lives(cluster: ChosenCluster, work: Callable[[BookieLifecycle], Awaitable[T]], *, changes: bool = False) -> T:
+def _with_lifecycle(
+    cluster: ChosenCluster, work: Callable[[BookieLifecycle], Awaitable[T]], *, changes: bool = False
+) -> T:
     return cluster.ask(
         lambda inspector: work(BookieLifecycle(inspector.store, inspector.root, inspector.clock)), changes=changes
     )
@@ -114,7 +116,7 @@ def drain(cluster: ChosenCluster, bookie_id: str, why: str, wait: bool, timeout_
 
     Example:  magnetar bookies drain 127.0.0.1:3183 --wait
     """
-    life = _lives(cluster, lambda lives: lives.drain(bookie_id, who(), why), changes=True)
+    life = _with_lifecycle(cluster, lambda lives: lives.drain(bookie_id, who(), why), changes=True)
     if wait:
         _wait(cluster, bookie_id, timeout_s, as_json)
         return
@@ -142,7 +144,7 @@ def status(cluster: ChosenCluster, bookie_id: str | None, wait: bool, timeout_s:
             raise click.UsageError("--wait needs a BOOKIE")
         _wait(cluster, bookie_id, timeout_s, as_json)
         return
-    statuses = _lives(cluster, lambda lives: lives.status(bookie_id))
+    statuses = _with_lifecycle(cluster, lambda lives: lives.status(bookie_id))
     if as_json:
         print_json([_facts(bookie) for bookie in statuses])
     else:
@@ -190,8 +192,8 @@ def finish(cluster: ChosenCluster, bookie_id: str, why: str, as_json: bool) -> N
 
     Example:  magnetar bookies finish 127.0.0.1:3183
     """
-    with show.bar("ledgers") as drawn:
-        life = _or_refusal(cluster, lambda lives: lives.finish(bookie_id, who(), why, drawn.update), as_json)
+    with show.bar("ledgers") as progress_bar:
+        life = _or_refusal(cluster, lambda lives: lives.finish(bookie_id, who(), why, progress_bar.update), as_json)
     done(f"{bookie_id} is {life.state}", as_json, bookie=bookie_id, state=life.state)
 
 
@@ -213,10 +215,12 @@ def remove(cluster: ChosenCluster, bookie_id: str, yes: bool, as_json: bool) -> 
     def waits(text: str) -> None:
         click.echo(text, err=True)
 
-    with show.bar("ledgers") as drawn:
+    with show.bar("ledgers") as progress_bar:
         _or_refusal(
             cluster,
-            lambda lives: lives.remove(bookie_id, who(), drawn.update, wait_s=retirement.SESSION_WAIT_S, waits=waits),
+            lambda lives: lives.remove(
+                bookie_id, who(), progress_bar.update, wait_s=retirement.SESSION_WAIT_S, waits=waits
+            ),
             as_json,
         )
     done(f"{bookie_id} is removed", as_json, bookie=bookie_id, removed=True)
@@ -225,7 +229,7 @@ def remove(cluster: ChosenCluster, bookie_id: str, yes: bool, as_json: bool) -> 
 def _or_refusal(cluster: ChosenCluster, work: Callable[[BookieLifecycle], Awaitable[T]], as_json: bool) -> T:
     """The result of a change. With --json a refusal is JSON, too."""
     try:
-        return _lives(cluster, work, changes=True)
+        return _with_lifecycle(cluster, work, changes=True)
     except StillNeeded as error:
         if not as_json:
             raise
@@ -244,18 +248,18 @@ def _wait(cluster: ChosenCluster, bookie_id: str, timeout_s: float | None, as_js
         loop = asyncio.get_running_loop()
         end_s = None if timeout_s is None else loop.time() + timeout_s
         pause_s = min(LOOK_FIRST_S, LOOK_S)
-        with show.bar(f"drain of {bookie_id}") as drawn:
+        with show.bar(f"drain of {bookie_id}") as progress_bar:
             while True:
                 (bookie,) = await lives.status(bookie_id)
                 if _code_of(bookie.lifecycle.state) != UNDER_WAY or (end_s is not None and loop.time() >= end_s):
                     return bookie
                 if bookie.progress is not None:
                     total, left = bookie.progress.get("ledgers", 0), bookie.progress.get("ledgers_left", 0)
-                    drawn.update(total - left, total, f"drain of {bookie_id}: {_progress_text(bookie)}")
+                    progress_bar.update(total - left, total, f"drain of {bookie_id}: {_progress_text(bookie)}")
                 await asyncio.sleep(pause_s)
                 pause_s = min(1.2 * pause_s, LOOK_S)
 
-    bookie = _lives(cluster, follow)
+    bookie = _with_lifecycle(cluster, follow)
     if as_json:
         print_json(_facts(bookie))
     else:
@@ -297,7 +301,7 @@ def _show(statuses: list[DrainStatus]) -> None:
     show.table(("bookie", "life", "since", "by", "why", "progress"), rows)
     for bookie in statuses:
         for why, ledgers in _by_reason(bookie.lifecycle.reasons).items():
-            click.echo(f"  {'ledger' if len(ledgers) == 1 else 'ledgers'} {_named(ledgers)}: {why}")
+            click.echo(f"  {'ledger' if len(ledgers) == 1 else 'ledgers'} {_ledger_names(ledgers)}: {why}")
         if bookie.lifecycle.reasons_total > len(bookie.lifecycle.reasons):
             click.echo(f"  and {bookie.lifecycle.reasons_total - len(bookie.lifecycle.reasons)} more ledgers")
 
@@ -310,9 +314,9 @@ def _by_reason(reasons: Iterable[tuple[int, str]]) -> dict[str, list[int]]:
     return groups
 
 
-def _named(ledgers: Sequence[int]) -> str:
-    some = ", ".join(map(str, ledgers[:LEDGERS_NAMED]))
-    return some + (f" and {len(ledgers) - LEDGERS_NAMED} more" if len(ledgers) > LEDGERS_NAMED else "")
+def _ledger_names(ledgers: Sequence[int]) -> str:
+    first_ids = ", ".join(map(str, ledgers[:LEDGERS_NAMED]))
+    return first_ids + (f" and {len(ledgers) - LEDGERS_NAMED} more" if len(ledgers) > LEDGERS_NAMED else "")
 
 
 def _progress_text(bookie: DrainStatus) -> str:

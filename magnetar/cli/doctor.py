@@ -104,7 +104,7 @@ _AS_JAVA: Final = re.compile(r"^(?:Optional)?\[(.*)]$|^Optional\.empty$")
 _MARKS: Final = {Level.ERROR: ("error", "red"), Level.WARNING: ("warning", "yellow"), Level.INFO: ("note", None)}
 
 
-async def _troubles(inspector: Inspector) -> dict[str, Any]:
+async def _read_troubles(inspector: Inspector) -> dict[str, Any]:
     """What auto-recovery could not do and what was reported to people, as fields of ClusterFacts."""
     store, root = inspector.store, inspector.root
     states = BookieStates(store, root)
@@ -159,8 +159,8 @@ def doctor(
     Example:  magnetar doctor --admin-url http://127.0.0.1:8080,http://127.0.0.1:8081
     """
     is_named = click.get_current_context().get_parameter_source("admin_url") is not ParameterSource.DEFAULT
-    with show.bar("looking") as drawn:
-        rounds = Rounds(namespaces, ledgers_max, look_s, drawn, compares_settings=before_handover)
+    with show.bar("looking") as progress_bar:
+        rounds = Rounds(namespaces, ledgers_max, look_s, progress_bar, compares_settings=before_handover)
         store_url = metadata_of(metadata_url, admin_url)
         admin_urls = urls_of(admin_url)
         if metadata_url is not None and not is_named:
@@ -204,7 +204,7 @@ class Rounds:
         namespaces: Iterable[str],
         ledgers_max: int,
         look_s: float,
-        drawn: show.Bar,
+        progress_bar: show.Bar,
         *,
         compares_settings: bool = False,
     ) -> None:
@@ -213,12 +213,12 @@ class Rounds:
         self._namespaces = tuple(namespaces)
         self._ledgers_max = ledgers_max
         self._look_s = look_s
-        self._drawn = drawn
+        self._progress_bar = progress_bar
         self._unasked: list[Unasked] = []
 
     async def facts(self, metadata_url: str, tls_directory: str | None, admin_urls: list[str]) -> ClusterFacts:
         """Raises ConfigurationError for a URL that cannot be read, or a folder that does not exist."""
-        parts = await asyncio.gather(self._stored(metadata_url, tls_directory), self._served(admin_urls))
+        parts = await asyncio.gather(self._read_storage(metadata_url, tls_directory), self._ask_brokers(admin_urls))
         secrets = await asyncio.to_thread(_open_secrets, CURRENT.get(), tls_directory)
         known: dict[str, Any] = {name: value for part in parts for name, value in part.items()}
         return ClusterFacts(metadata_url, unasked=tuple(self._unasked), open_secrets=secrets, **known)
@@ -237,7 +237,7 @@ class Rounds:
 
     # ------------------------------------------------------------------- metadata store and bookies
 
-    async def _stored(self, metadata_url: str, tls_directory: str | None) -> dict[str, Any]:
+    async def _read_storage(self, metadata_url: str, tls_directory: str | None) -> dict[str, Any]:
         async with contextlib.AsyncExitStack() as stack:
             try:
                 async with asyncio.timeout(METADATA_TIMEOUT_S):
@@ -299,13 +299,13 @@ class Rounds:
         for at in range(0, len(looked), LEDGERS_AT_ONCE):
             if inspector.clock.monotonic() - began_s > self._look_s:
                 break
-            self._drawn.update(at, len(looked), "ledgers")
-            some = looked[at : at + LEDGERS_AT_ONCE]
-            records = await self._ask("records of ledgers", inspector.records_of(some), None, self._look_s)
+            self._progress_bar.update(at, len(looked), "ledgers")
+            chunk = looked[at : at + LEDGERS_AT_ONCE]
+            records = await self._ask("records of ledgers", inspector.records_of(chunk), None, self._look_s)
             if records is None:
                 break
             stored |= records
-            left -= len(some)
+            left -= len(chunk)
             assert left >= 0, "more ledgers were looked at than there are"
         return {
             "ledgers_left": left,
@@ -330,7 +330,7 @@ class Rounds:
             "under_replicated": tuple(marked),
             "replication_disabled": not info.ledger_replication_enabled,
             "auditor": info.auditor_id,
-            **await self._ask("lives of bookies and reports", _troubles(inspector), {}, METADATA_TIMEOUT_S),
+            **await self._ask("lives of bookies and reports", _read_troubles(inspector), {}, METADATA_TIMEOUT_S),
         }
 
     async def _contents(self, inspector: Inspector) -> dict[str, Any]:
@@ -344,7 +344,7 @@ class Rounds:
 
     # ----------------------------------------------------------------------- brokers and their topics
 
-    async def _served(self, admin_urls: list[str]) -> dict[str, Any]:
+    async def _ask_brokers(self, admin_urls: list[str]) -> dict[str, Any]:
         if not admin_urls:
             admin_of("")  # raises an error that says what is wrong
 

@@ -57,10 +57,10 @@ def list_ledgers(cluster: ChosenCluster, as_json: bool, bookie_id: str | None) -
     async def ask(inspector: Inspector) -> dict[int, LedgerRecord]:
         ids = await inspector.ledger_ids()
         records: dict[int, LedgerRecord] = {}
-        with show.bar("ledgers", len(ids)) as drawn:
+        with show.bar("ledgers", len(ids)) as progress_bar:
             for at in range(0, len(ids), LEDGERS_AT_ONCE):
                 records |= await inspector.records_of(ids[at : at + LEDGERS_AT_ONCE])
-                drawn.update(at)
+                progress_bar.update(at)
         return records
 
     records = cluster.ask(ask)
@@ -137,14 +137,14 @@ def lacking_ledgers(cluster: ChosenCluster, wait: bool, timeout_s: float | None,
 
     async def ask(inspector: Inspector) -> tuple[list[Lacking], int, bool]:
         began_s = inspector.clock.monotonic()
-        with show.bar("ledgers that lack copies") as drawn:
+        with show.bar("ledgers that lack copies") as progress_bar:
             while True:
                 lacking, looked_at = await inspector.lacking()
                 waits_for = [ledger for ledger in lacking if not ledger.problem]
                 late = timeout_s is not None and inspector.clock.monotonic() - began_s >= timeout_s
                 if not wait or not waits_for or late:
                     return lacking, looked_at, bool(wait and waits_for)
-                drawn.update(looked_at - len(waits_for), looked_at)
+                progress_bar.update(looked_at - len(waits_for), looked_at)
                 await inspector.clock.sleep(LOOK_AGAIN_S)
 
     lacking, looked_at, is_late = cluster.ask(ask)
@@ -306,8 +306,8 @@ def widen_ledgers(cluster: ChosenCluster, copies: int, as_json: bool) -> None:
     from magnetar.inspect.widening import Widened, widen
 
     async def ask(inspector: Inspector) -> Widened:
-        with show.bar("ledgers") as drawn:
-            return await widen(inspector, copies, f"widen-{who()}", drawn.update)
+        with show.bar("ledgers") as progress_bar:
+            return await widen(inspector, copies, f"widen-{who()}", progress_bar.update)
 
     widened = cluster.ask(ask, changes=True)
     if as_json:

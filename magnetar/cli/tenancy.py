@@ -297,13 +297,13 @@ def list_schemas(admin: AdminClient, topic: str, as_json: bool) -> None:
         return
     now = now_ms()
     rows = [
-        (str(version["version"]), version["type"], show.age(version["timestamp"], now), _short(version["data"]))
+        (str(version["version"]), version["type"], show.age(version["timestamp"], now), _shortened(version["data"]))
         for version in versions
     ]
     show.table(("version", "type", "made", "definition"), rows)
 
 
-def _short(text: str) -> str:
+def _shortened(text: str) -> str:
     one_line = " ".join(text.split())
     return one_line if len(one_line) <= 80 else one_line[:79] + "…"
 

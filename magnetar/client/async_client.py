@@ -241,7 +241,7 @@ class AsyncClient:
             allow_out_of_order=allow_out_of_order,
             priority=priority,
         )
-        for start, end in _ranges(sticky_ranges):
+        for start, end in _checked_ranges(sticky_ranges):
             opening.sticky_ranges.add(start=start, end=end)
         if written is not None:
             opening.schema.CopyFrom(written)
@@ -429,7 +429,7 @@ def _topics(value: Any) -> list[str]:
     return list(value)
 
 
-def _ranges(value: Any) -> list[tuple[int, int]]:
+def _checked_ranges(value: Any) -> list[tuple[int, int]]:
     """Raises TypeError, ValueError."""
     taken = "a list of (first, last), key hashes from 0 to 65535"
     if isinstance(value, str | bytes) or not isinstance(value, Sequence):

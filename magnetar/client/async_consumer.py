@@ -194,7 +194,7 @@ class AsyncConsumer(Generic[T]):
         await open_all(list(streams.values()))
         self._streams = streams
         self._is_open = True
-        self._grow()
+        self._add_partitions()
 
     async def _open_pattern(self, pattern: Pattern, retry_topics: Sequence[str]) -> None:
         """Open the topics that there are, and the partitions of the retry topic; more come by `_on_topics`."""
@@ -219,7 +219,7 @@ class AsyncConsumer(Generic[T]):
         self._watch, self._streams, self._is_open = watch, streams, True
         there = {*watch.topics, *retry_topics}
         self._on_topics(list(watch.topics), [topic for topic in streams if topic not in there])
-        self._grow()
+        self._add_partitions()
 
     def _on_topics(self, come: Sequence[str], gone: Sequence[str]) -> None:
         """Topics of the pattern have come, or are gone: the former are read from their first message on."""
@@ -291,9 +291,9 @@ class AsyncConsumer(Generic[T]):
     def _on_partitions(self, stream: ConsumeStream, count: int) -> None:
         base = stream.schema_topic
         self._partitions[base] = max(self._partitions.get(base, 0), count)
-        self._grow()
+        self._add_partitions()
 
-    def _grow(self) -> None:
+    def _add_partitions(self) -> None:
         """Begin with the partitions that have come, if there are any: each at its first message."""
         streams = self._streams
         if not streams or self._is_closed:
@@ -423,7 +423,7 @@ class AsyncConsumer(Generic[T]):
             for stream, message in self._with_sources(messages):
                 groups.setdefault(stream, []).append(message)
             return groups
-        items = list(_several(messages))
+        items = list(_as_list(messages))
         for item in items:
             check_acked(item)
         self._check_receiving()
@@ -443,7 +443,7 @@ class AsyncConsumer(Generic[T]):
         TypeError, ValueError, TopicError."""
         pairs = list[tuple[ConsumeStream, Message[Any]]]()
         streams = self._streams.values()
-        for item in _several(messages):
+        for item in _as_list(messages):
             if not isinstance(item, Message):
                 why = "has several topics" if self._has_several else "has a Retry"
                 raise wrong("what is acknowledged", item, f"messages, as they were received: the consumer {why}")
@@ -508,9 +508,9 @@ class AsyncConsumer(Generic[T]):
     def __repr__(self) -> str:
         state = "closed" if self._is_closed else "open" if self._is_open else "not opened yet"
         who = "" if self._opening.is_reader else f", {self._opening.subscription!r}"
-        return f"{type(self).__name__}({self.topic}{who}{self._shown()}, {state})"
+        return f"{type(self).__name__}({self.topic}{who}{self._topics_text()}, {state})"
 
-    def _shown(self) -> str:
+    def _topics_text(self) -> str:
         return shown_value(None if self._decoder is None else self._decoder.codec)
 
     async def unsubscribe(self) -> None:
@@ -613,7 +613,7 @@ def _check_count(what: str, count: int) -> None:
         )
 
 
-def _several(messages: Acked) -> Iterable[Message[Any] | MessageId]:
+def _as_list(messages: Acked) -> Iterable[Message[Any] | MessageId]:
     """Raises TypeError."""
     if isinstance(messages, Message | MessageId):
         return (messages,)

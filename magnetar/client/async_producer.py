@@ -109,7 +109,7 @@ class Sender:
             finally:
                 self._opened = []
             self.streams = streams
-            self._grow()
+            self._add_partitions()
 
     def _new_stream(self, topic: str, open_timeout_s: float | None = None) -> PublishStream:
         opening = api.PublishRequest.Open()
@@ -133,9 +133,9 @@ class Sender:
 
     def _on_partitions(self, stream: PublishStream, count: int) -> None:
         self._partitions = max(self._partitions, count)
-        self._grow()
+        self._add_partitions()
 
-    def _grow(self) -> None:
+    def _add_partitions(self) -> None:
         """Begin with the partitions that have come, if there are any (rule 4)."""
         if 0 < len(self.streams) < self._partitions and self._growing is None and not self._is_closed:
             self._growing = asyncio.ensure_future(self._open_partitions())
@@ -287,7 +287,8 @@ class AsyncProducer(Generic[T]):
         self.topic = sender.topic
         self.sender = sender
         self.codec = codec
-        self._closing: Closing | None = None  # it would hold this, which is to end with the last use
+        # Made by `close` only: it refers to this object, which has to go with its last user.
+        self._closing: Closing | None = None
         self._is_closed = False
         sender.users.add(self)
 

@@ -232,7 +232,7 @@ class Brokers:
         try:
             asked = call(request, timeout=min(ATTEMPT_S, self.timeout_s), metadata=metadata)
             if address not in self._reached and not isinstance(self._loop, WithChannels):
-                await self._first(address, asked)
+                await self._wait_for_first(address, asked)
             response = await asked
         except (grpc.aio.AioRpcError, grpc.aio.UsageError) as error:
             raise await self._reason(address, topic_error(error)) from None
@@ -245,7 +245,7 @@ class Brokers:
             raise garbage(address)
         return response
 
-    async def _first(self, address: str, asked: Any) -> None:
+    async def _wait_for_first(self, address: str, asked: Any) -> None:
         """Wait for the answer to the first call at *address*, and find out in time if it cannot come (rule 2)."""
         waiting = asyncio.ensure_future(asked.code())
         try:

@@ -64,7 +64,7 @@ class _Piece(NamedTuple):
     stop: int
 
 
-def _fitting(piece: _Piece, messages_max: int, bytes_max: int) -> tuple[int, int]:
+def _frame_end(piece: _Piece, messages_max: int, bytes_max: int) -> tuple[int, int]:
     """(where a frame with so much room has to stop in *piece*, the bytes up to there)"""
     sending, start, stop = piece
     if stop - start == len(sending.messages) <= messages_max and sending.size <= bytes_max:
@@ -254,7 +254,7 @@ class PublishStream(Stream):
         loop = asyncio.get_running_loop()
         now = loop.time()
         for sending in [sending for sending in self._pending if sending.deadline <= now]:
-            self._settle(
+            self._finish_sending(
                 sending,
                 TopicUnavailable(
                     f"{self.topic}: not acknowledged within {self._send_timeout_s:g} s; whether it is stored is not "
@@ -267,16 +267,16 @@ class PublishStream(Stream):
         if self._pending:
             self._sweeper = loop.call_at(min(now + SWEEP_S, self._pending[0].deadline), self._sweep)
 
-    def _settle(self, sending: Sending, error: TopicError | None) -> None:
+    def _finish_sending(self, sending: Sending, error: TopicError | None) -> None:
         if sending in self._pending[:1]:
             del self._pending[0]
         elif sending in self._pending:
             self._pending.remove(sending)
         else:
             return
-        self._resolve(sending, error)
+        self._set_result(sending, error)
 
-    def _resolve(self, sending: Sending, error: TopicError | None) -> None:
+    def _set_result(self, sending: Sending, error: TopicError | None) -> None:
         self._pending_bytes -= sending.size
         self._pending_messages -= len(sending.messages)
         assert self._pending_bytes >= 0, "more bytes were settled than sent"
@@ -328,7 +328,7 @@ class PublishStream(Stream):
                 break
             if not messages:
                 frame.first_sequence_id = first
-            end, added = _fitting(piece, FRAME_MESSAGES - len(messages), FRAME_BYTES - size)
+            end, added = _frame_end(piece, FRAME_MESSAGES - len(messages), FRAME_BYTES - size)
             if end == start and not messages:  # larger than a frame should be: it is sent alone
                 end, added = start + 1, sending.sizes[start]
             messages += sending.messages[start:end]
@@ -355,7 +355,7 @@ class PublishStream(Stream):
             error = MessageRefused(refusal.reason, "INVALID_ARGUMENT")
             for sending in list(self._pending):
                 if 0 <= refusal.first_sequence_id - sending.first_sequence_id < len(sending.messages):
-                    self._settle(sending, error)
+                    self._finish_sending(sending, error)
         self._settled.ring()
 
     def _on_receipt(self, receipt: Any) -> None:
@@ -394,13 +394,13 @@ class PublishStream(Stream):
             for sending in done:
                 self._pending.remove(sending)
         for sending in done:
-            self._resolve(sending, None)
+            self._set_result(sending, None)
 
     def _on_failure(self, error: TopicError) -> None:
         if isinstance(error, ProducerFenced):
             self.on_fenced(self, error)
         for sending in list(self._pending):
-            self._settle(sending, error)
+            self._finish_sending(sending, error)
         self._room.set()
         self._settled.ring()
         assert not self._pending_bytes, "bytes count as pending, and no message does"

@@ -125,7 +125,7 @@ class Stream(abc.ABC):
             raise self.failure
 
     def _begin(self, call: Any) -> None:
-        """*call*: the one that is open; None: there was none yet."""
+        """Start the task that serves the stream. *call*: the call that is open already; None: the task opens one."""
         assert self._task is None, "a stream is opened once; later it opens its calls itself"
         if call is not None:
             self._on_call()

@@ -50,7 +50,7 @@ class BookieAdmin:
 
     def _call(self, method: str, path: str, query: dict[str, object], body: Any) -> Any:
         url = f"{self.url}/api/v1/{path}"
-        asked = {name: _text(value) for name, value in query.items() if value is not None}
+        asked = {name: _value_text(value) for name, value in query.items() if value is not None}
         if asked:
             url += "?" + urllib.parse.urlencode(asked)
         data = None if body is None else json.dumps(body).encode()
@@ -82,5 +82,5 @@ class BookieAdmin:
         raise BookieAdminError(f"{reason} (HTTP {answer.status} from {url})", answer.status)
 
 
-def _text(value: object) -> str:
+def _value_text(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)

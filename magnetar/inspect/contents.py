@@ -60,7 +60,7 @@ def contents_findings(namespaces: Iterable[Contents], *, has_coordinator: bool) 
     namespaces = tuple(namespaces)
     for contents in namespaces:
         where = f"namespace {contents.namespace}"
-        for text, way_out in _of(contents):
+        for text, way_out in _foreign_features(contents):
             yield Finding(Level.WARNING, where, text, way_out)
     if has_coordinator and not any(contents.transactional for contents in namespaces):
         yield Finding(
@@ -71,12 +71,13 @@ def contents_findings(namespaces: Iterable[Contents], *, has_coordinator: bool) 
         )  # fmt: skip
 
 
-def _of(contents: Contents) -> Iterator[tuple[str, str]]:
+def _foreign_features(contents: Contents) -> Iterator[tuple[str, str]]:
     """(what it holds and what our brokers do with it, the way out)"""
     if topics := contents.transactional:
         yield (
-            f"{_topics(topics)} messages of transactions; our brokers do not open {_it(topics)}",
-            f"{_APACHE} that has transactionCoordinatorEnabled=true, and consume or copy {_it(topics)} there",
+            f"{_topics(topics)} messages of transactions; our brokers do not open {_topics_phrase(topics)}",
+            f"{_APACHE} that has transactionCoordinatorEnabled=true, "
+            f"and consume or copy {_topics_phrase(topics)} there",
         )
     if logs := contents.pending_acks:
         yield (
@@ -136,7 +137,7 @@ def _topics(topics: Sequence[str]) -> str:
     return f"{counted(len(topics), 'topic', 'topics')} ({listed(topics)}) {'has' if len(topics) == 1 else 'have'}"
 
 
-def _it(topics: Sequence[str]) -> str:
+def _topics_phrase(topics: Sequence[str]) -> str:
     return "it" if len(topics) == 1 else "them"
 
 

@@ -112,14 +112,14 @@ class ContentsReader:
         topics = [TopicName(PERSISTENT, tenant, local, name) for name in names]
         served = [topic for topic in topics if not topic.is_system]
         is_replicated = bool(contents.replicated_to)
-        holdings = await self._each(served, lambda topic: self._topic(topic, is_replicated))
+        holdings = await self._look_at_each(served, lambda topic: self._topic(topic, is_replicated))
         transactional: Iterable[str] = ()
         if not set(SNAPSHOT_TOPICS).isdisjoint(encoded):
             transactional = await TransactionNotes(self._store, self._bookkeeper, b"").topics_with_transactions(
                 namespace
             )
         partitioned = await self._partitioned(namespace)
-        shadows = await self._each(partitioned, lambda name: self._shadow(namespace, name))
+        shadows = await self._look_at_each(partitioned, lambda name: self._shadow(namespace, name))
         return replace(
             contents,
             transactional=tuple(sorted(_local(name) for name in transactional)),
@@ -145,7 +145,7 @@ class ContentsReader:
         is_shadow = isinstance(properties, dict) and SHADOW_SOURCE in properties
         return decode(encoded) if is_shadow else ""
 
-    async def _each(self, items: Sequence[T], look: Callable[[T], Awaitable[R]]) -> list[R]:
+    async def _look_at_each(self, items: Sequence[T], look: Callable[[T], Awaitable[R]]) -> list[R]:
         """What *look* returns for each, as far as the time goes."""
         answers: list[R] = []
         for at in range(0, len(items), CONCURRENT_MAX):

@@ -288,7 +288,7 @@ def _open_secrets(files: Sequence[str]) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-def _skew(where: str, skew_s: float | None) -> Iterator[Finding]:
+def _skew_findings(where: str, skew_s: float | None) -> Iterator[Finding]:
     if skew_s is not None and abs(skew_s) > SKEW_WARN_S:
         side = "ahead of" if skew_s > 0 else "behind"
         yield Finding(
@@ -350,7 +350,7 @@ def _bookies(facts: ClusterFacts) -> Iterator[Finding]:
                     level, where, f"its disks are {used * 100:.0f} % full",
                     "shorten retention, collect garbage (`magnetar bookie gc run`), or add bookies",
                 )  # fmt: skip
-        yield from _skew(where, bookie.skew_s)
+        yield from _skew_findings(where, bookie.skew_s)
 
 
 # ----------------------------------------------------------------------------------------- copies
@@ -559,7 +559,7 @@ def _brokers(facts: ClusterFacts) -> Iterator[Finding]:
             )  # fmt: skip
         if sign := keys_sign(broker.open_keys):
             yield Finding(Level.WARNING, where, sign, _CLOSE_KEYS)
-        yield from _skew(where, broker.skew_s)
+        yield from _skew_findings(where, broker.skew_s)
     if sign := balance_sign(
         {broker.broker_id: broker.bundles for broker in facts.brokers if broker.bundles is not None}
     ):

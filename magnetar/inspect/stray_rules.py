@@ -48,11 +48,11 @@ def entries_of(groups: Iterable[Group]) -> int:
     for first, last, size, period in groups:
         if not 0 <= first <= last < ENTRIES_MAX or not 0 < size <= ENTRIES_MAX:
             raise CannotTell(f"a list of entries up to {last + size - 1}, more than {ENTRIES_MAX} are not looked at")
-        entries |= _repeated((1 << size) - 1, period or 1, (last - first) // period + 1 if period else 1) << first
+        entries |= _repeated_bits((1 << size) - 1, period or 1, (last - first) // period + 1 if period else 1) << first
     return entries
 
 
-def _repeated(run: int, period: int, count: int) -> int:
+def _repeated_bits(run: int, period: int, count: int) -> int:
     """*run* *count* times, *period* apart."""
     repeated, at = 0, 0
     while count:
@@ -100,7 +100,7 @@ def place(held: Mapping[str, int], last: int, spare: Sequence[str], ensemble_siz
     for size in sizes:
         if size < quorum:
             raise CannotTell(f"some entries have {quorum} copies, so no ensemble of {size} bookies holds them")
-        segments = _segments(held, last, size, quorum, others)
+        segments = _possible_segments(held, last, size, quorum, others)
         # With as many segments the smallest ensemble wins: a larger one would name bookies that have nothing.
         if segments is not None and (best is None or len(segments) < len(best)):
             best = segments
@@ -122,7 +122,7 @@ def _copies(held: Sequence[int]) -> int:
     return max(count for count, entries in enumerate(at_least) if entries)
 
 
-def _segments(
+def _possible_segments(
     held: Mapping[str, int], last: int, size: int, quorum: int, others: Sequence[str]
 ) -> list[Segment] | None:
     segments: list[Segment] = []
@@ -130,13 +130,13 @@ def _segments(
     while first <= last:
         if len(segments) == SEGMENTS_MAX:
             return None
-        order = _order(held, first, first, size, quorum, others)
+        order = _fitting_ensemble(held, first, first, size, quorum, others)
         if order is None:
             return None
         low, high = first, last  # the largest end that fits: a longer segment fits no better than a shorter one
         while low < high:
             middle = (low + high + 1) // 2
-            longer = _order(held, first, middle, size, quorum, others)
+            longer = _fitting_ensemble(held, first, middle, size, quorum, others)
             if longer is None:
                 high = middle - 1
             else:
@@ -146,7 +146,7 @@ def _segments(
     return segments
 
 
-def _order(
+def _fitting_ensemble(
     held: Mapping[str, int], first: int, last: int, size: int, quorum: int, others: Sequence[str]
 ) -> tuple[str, ...] | None:
     """An ensemble of *size* in which each copy of the entries *first* … *last* is in its place; None: there is none."""
@@ -156,9 +156,9 @@ def _order(
         return None
     places: dict[str, list[int]] = {}
     for bookie, entries in here.items():
-        rests = [rest for rest in range(size) if entries & _every(rest, size, first, last)]
+        rests = [rest for rest in range(size) if entries & _entries_by_remainder(rest, size, first, last)]
         places[bookie] = [at for at in range(size) if all((at - rest) % size < quorum for rest in rests)]
-    taken = _matched(places)
+    taken = _matched_places(places)
     if taken is None:
         return None
     fill = iter([bookie for bookie in (*held, *others) if bookie not in here])
@@ -166,13 +166,13 @@ def _order(
     return tuple(bookie for bookie in order if bookie is not None) if None not in order else None
 
 
-def _every(rest: int, size: int, first: int, last: int) -> int:
+def _entries_by_remainder(rest: int, size: int, first: int, last: int) -> int:
     """The entries *first* … *last* whose number leaves *rest* when divided by *size*."""
     start = first + (rest - first) % size
-    return _repeated(1, size, (last - start) // size + 1) << start if start <= last else 0
+    return _repeated_bits(1, size, (last - start) // size + 1) << start if start <= last else 0
 
 
-def _matched(places: Mapping[str, Sequence[int]]) -> dict[int, str] | None:
+def _matched_places(places: Mapping[str, Sequence[int]]) -> dict[int, str] | None:
     """A different place for each bookie, one of those that it may have; None if there are not enough."""
     taken: dict[int, str] = {}
 

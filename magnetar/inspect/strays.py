@@ -109,16 +109,16 @@ class StrayLedgers:
                 except (BookieAdminError, TypeError, ValueError) as error:
                     silent[known.bookie_id] = str(error)
         ids = await self._inspector.ledgers.without_record(held)
-        some = ids[:count_max]
+        chosen_ids = ids[:count_max]
         limit = asyncio.Semaphore(_AT_ONCE)
 
         async def look(ledger_id: int) -> Stray:
             async with limit:
-                return await self._look(ledger_id, held[ledger_id])
+                return await self._examine_ledger(ledger_id, held[ledger_id])
 
-        return Strays(tuple(await asyncio.gather(*map(look, some))), len(ids) - len(some), silent)
+        return Strays(tuple(await asyncio.gather(*map(look, chosen_ids))), len(ids) - len(chosen_ids), silent)
 
-    async def _look(self, ledger_id: int, bookies: Sequence[str]) -> Stray:
+    async def _examine_ledger(self, ledger_id: int, bookies: Sequence[str]) -> Stray:
         """What its bookies tell of a ledger without a record."""
         entries, producer, published_ms = -1, "", 0
         for bookie_id in bookies:
@@ -129,13 +129,13 @@ class StrayLedgers:
             entries = max(entries, listed.bit_count())
             has_first_entry = listed & 1
             if has_first_entry and not published_ms:
-                producer, published_ms = await self._first(bookie_id, ledger_id)
+                producer, published_ms = await self._read_first_entry(bookie_id, ledger_id)
         return Stray(ledger_id, tuple(bookies), entries, producer, published_ms)
 
-    async def _first(self, bookie_id: str, ledger_id: int) -> tuple[str, int]:
+    async def _read_first_entry(self, bookie_id: str, ledger_id: int) -> tuple[str, int]:
         try:
             data = await self._inspector.pool.get(bookie_id, ledger_id).read(ledger_id, 0)
-            stored = _opened(bytes(data), ledger_id, 0, b"", _DIGESTS)
+            stored = _decoded_entry(bytes(data), ledger_id, 0, b"", _DIGESTS)
             metadata = metadata_of(split_entry(stored.payload)) if stored else None
         except Exception:  # any bytes may be there
             return "", 0
@@ -167,10 +167,10 @@ class StrayLedgers:
             if not record.metadata.is_closed:
                 raise CannotTell(f"ledger {ledger_id} has a record, which is open; its topic's owner closes it")
             return Restored(record.metadata, is_new=False)
-        bookies = await self._askable(without)
+        bookies = await self._all_bookies(without)
         # Once more when it is fenced: until then a writer may have added to it.
-        await self._fence(ledger_id, tuple(await self._held(ledger_id, bookies)), password)
-        held = await self._held(ledger_id, bookies)
+        await self._fence(ledger_id, tuple(await self._entries_by_bookie(ledger_id, bookies)), password)
+        held = await self._entries_by_bookie(ledger_id, bookies)
         if not held:
             raise CannotTell(f"no bookie has an entry of ledger {ledger_id}: there is nothing to save")
         digests = (DigestType.DUMMY,) if is_unchecked else _DIGESTS
@@ -193,7 +193,7 @@ class StrayLedgers:
             last_entry_id=last,
             length=end.stored.length,
             ctime_ms=self._inspector.clock.wall_ms(),
-            custom_metadata=_custom(topic),
+            custom_metadata=_custom_metadata(topic),
         )
         try:
             await ledgers.create_with_id(ledger_id, metadata)
@@ -201,7 +201,7 @@ class StrayLedgers:
             raise CannotTell(f"ledger {ledger_id} got a record meanwhile; ask again") from None
         return Restored(metadata, is_new=True)
 
-    async def _askable(self, without: Collection[str]) -> list[str]:
+    async def _all_bookies(self, without: Collection[str]) -> list[str]:
         """Every bookie of the cluster. Raises CannotTell if one of them is away."""
         known = await self._inspector.bookies()
         strangers = set(without) - {bookie.bookie_id for bookie in known}
@@ -215,7 +215,7 @@ class StrayLedgers:
             )
         return [bookie.bookie_id for bookie in known if bookie.bookie_id not in without]
 
-    async def _held(self, ledger_id: int, bookies: Sequence[str]) -> dict[str, int]:
+    async def _entries_by_bookie(self, ledger_id: int, bookies: Sequence[str]) -> dict[str, int]:
         """Bookie → its entries, as `entries_of` has them; without bookies that have nothing. Raises CannotTell."""
         held = {}
         for bookie_id in bookies:
@@ -249,7 +249,7 @@ class StrayLedgers:
                 problems.append(str(error))
                 continue
             for digest in digests:
-                stored = _opened(data, ledger_id, entry_id, password, (digest,))
+                stored = _decoded_entry(data, ledger_id, entry_id, password, (digest,))
                 if stored is not None:
                     return _Read(stored, digest)
             problems.append(f"bookie {bookie_id}: no digest fits (--password, --unchecked)")
@@ -277,12 +277,12 @@ class StrayLedgers:
         if not metadata.is_closed or metadata.last_entry_id < 0:
             raise CannotTell(f"ledger {ledger_id} is not closed, or has no entries")
         owner = dict(metadata.custom_metadata).get(_OWNER, b"").decode("utf-8", "replace")
-        if owner and owner != topic.managed_ledger_name and await self._has(owner, ledger_id):
+        if owner and owner != topic.managed_ledger_name and await self._has_ledger(owner, ledger_id):
             raise CannotTell(
                 f"ledger {ledger_id} stands in {owner_of(metadata)} already: a ledger is in one topic only"
             )
         if owner != topic.managed_ledger_name:
-            metadata = replace(metadata, custom_metadata=_custom(topic))
+            metadata = replace(metadata, custom_metadata=_custom_metadata(topic))
             await self._inspector.ledgers.write(ledger_id, metadata, versioned.version)
         path = ledger_path(topic.managed_ledger_name)
         node = await store.get(path)
@@ -308,7 +308,7 @@ class StrayLedgers:
             raise CannotTell(f"the record of {topic} was changed meanwhile; ask again") from None
         return True
 
-    async def _has(self, managed_ledger: str, ledger_id: int) -> bool:
+    async def _has_ledger(self, managed_ledger: str, ledger_id: int) -> bool:
         node = await self._inspector.store.get(ledger_path(managed_ledger))
         record = ManagedLedgerInfo() if node is None else decode_ledger_info(node.value, managed_ledger)
         return any(ledger.ledgerId == ledger_id for ledger in record.ledgerInfo)
@@ -345,7 +345,7 @@ async def _client(inspector: Inspector) -> "AsyncIterator[BookKeeper]":
         await client.close()
 
 
-def _custom(topic: TopicName | None) -> tuple[tuple[str, bytes], ...]:
+def _custom_metadata(topic: TopicName | None) -> tuple[tuple[str, bytes], ...]:
     """The custom metadata that a broker gives its ledgers, by which their owner is known."""
     if topic is None:
         return ()
@@ -356,7 +356,7 @@ def _custom(topic: TopicName | None) -> tuple[tuple[str, bytes], ...]:
     )
 
 
-def _opened(
+def _decoded_entry(
     data: bytes, ledger_id: int, entry_id: int, password: bytes, digests: Sequence[DigestType]
 ) -> StoredEntry | None:
     for digest in digests:

@@ -82,8 +82,8 @@ async def start_broker(
     """
     check(config)
     doors = open_doors(config, clock)
-    web_socket = _reserve(config, config.web_port, "webServicePort (--web-port)", new_socket)
-    secure_socket = _reserve(config, config.web_port_tls, "webServicePortTls", new_socket)
+    web_socket = _reserve_port(config, config.web_port, "webServicePort (--web-port)", new_socket)
+    secure_socket = _reserve_port(config, config.web_port_tls, "webServicePortTls", new_socket)
     grpc_socket = _reserve_grpc(config, config.grpc_port, preferred_grpc_port, new_socket)
     secure_grpc_socket = _reserve_grpc(config, config.grpc_port_tls, preferred_grpc_port, new_socket)
 
@@ -186,7 +186,7 @@ def _number_of(listening: socket.socket | None) -> int:
     return 0 if listening is None else int(listening.getsockname()[1])
 
 
-def _reserve(config: BrokerConfig, port: int | None, setting: str, new_socket: NewSocket) -> socket.socket | None:
+def _reserve_port(config: BrokerConfig, port: int | None, setting: str, new_socket: NewSocket) -> socket.socket | None:
     """A socket for HTTP, opened before anything is started: a port that is in use is noticed at once, and clients that
     come early wait until they are served."""
     if port is None:

@@ -138,14 +138,14 @@ class Cluster:
                     f"no cluster in {self.directory}; start one with `magnetar cluster up --directory {self.directory}`"
                 ) from None
             except (OSError, ValueError) as error:
-                raise self._unreadable(error) from None
+                raise self._unreadable_error(error) from None
             try:
                 self._state = State(raw["zookeeper_port"], [Member(**member) for member in raw["members"]])
             except (KeyError, TypeError) as error:
-                raise self._unreadable(error) from None
+                raise self._unreadable_error(error) from None
         return self._state
 
-    def _unreadable(self, error: Exception) -> ClusterError:
+    def _unreadable_error(self, error: Exception) -> ClusterError:
         return ClusterError(
             f"{self.directory / STATE_FILE} cannot be read ({error}); stop what runs by hand and remove the folder"
         )

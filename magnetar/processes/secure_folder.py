@@ -58,8 +58,8 @@ class SecureFolder:
             authority = self._authority()
             self._server(authority, wanted)
             self._bookies(["localhost", "127.0.0.1", "::1"])
-            secret = self._kept("token.key") or self._write("token.key", secrets.token_bytes(_SECRET_BYTES))
-            if self._kept("admin.token") is None:
+            secret = self._read_private("token.key") or self._write("token.key", secrets.token_bytes(_SECRET_BYTES))
+            if self._read_private("admin.token") is None:
                 self._write("admin.token", sign({"sub": ROLE}, secret, "HS256").encode("ascii"))
         except OSError as error:
             raise ConfigurationError(f"--secure {self.path}: {error.filename}: {error.strerror}") from None
@@ -108,7 +108,7 @@ class SecureFolder:
     # -------------------------------------------------------------------------------- files
 
     def _authority(self) -> Issued:
-        certificate, key = self._kept("ca.crt", mode=0o644), self._kept("ca.key")
+        certificate, key = self._read_private("ca.crt", mode=0o644), self._read_private("ca.key")
         if certificate is not None and key is not None:
             return Issued(certificate, key)
         authority = new_authority("magnetar standalone", self._now)
@@ -118,7 +118,7 @@ class SecureFolder:
         return authority
 
     def _server(self, authority: Issued, hosts: list[str]) -> None:
-        certificate, key = self._kept("tls.crt", mode=0o644), self._kept("tls.key")
+        certificate, key = self._read_private("tls.crt", mode=0o644), self._read_private("tls.key")
         if certificate is not None and key is not None and is_good_for(certificate, hosts, self._now + _RENEWED_BEFORE):
             return
         issued = new_server(authority, hosts, self._now)
@@ -132,7 +132,11 @@ class SecureFolder:
         place.mkdir(mode=0o700, exist_ok=True)
         place.chmod(0o700)
         certificate, key, trusted = (f"{BOOKIES}/{name}" for name in (CERTIFICATE_NAME, KEY_NAME, TRUSTED_NAME))
-        kept = self._kept(certificate, mode=0o644), self._kept(key), self._kept(trusted, mode=0o644)
+        kept = (
+            self._read_private(certificate, mode=0o644),
+            self._read_private(key),
+            self._read_private(trusted, mode=0o644),
+        )
         if kept[0] is not None and None not in kept and is_good_for(kept[0], hosts, self._now + _RENEWED_BEFORE):
             return
         authority = new_authority("magnetar standalone, bookies", self._now)
@@ -142,7 +146,7 @@ class SecureFolder:
         self._write(key, issued.key)
         self._write(certificate, issued.certificate, mode=0o644)
 
-    def _kept(self, name: str, mode: int = 0o600) -> bytes | None:
+    def _read_private(self, name: str, mode: int = 0o600) -> bytes | None:
         """The content of a file, whose rights become *mode*; None if there is no such file."""
         path = self.path / name
         try:

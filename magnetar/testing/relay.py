@@ -370,17 +370,17 @@ class Relay:
 
     def open(self, name: str) -> None:
         """A server runs or is about to start: listen on its ports."""
-        self._shut.discard(self._known(name))
+        self._shut.discard(self._known_member(name))
         self._arrange_doors()
 
     def shut(self, name: str) -> None:
         """A server has ended: refuse connections to it."""
-        self._shut.add(self._known(name))
+        self._shut.add(self._known_member(name))
         self._arrange_doors()
 
     def cut(self, name: str, pid: int, silent: bool) -> None:
         """Cut a server off. Without *silent* its connections are reset, and new ones refused."""
-        self._cuts[self._known(name)] = Cut(pid, silent)
+        self._cuts[self._known_member(name)] = Cut(pid, silent)
         self._arrange_doors()
         own = sockets_of(pid)
         for link in list(self._links):
@@ -395,7 +395,7 @@ class Relay:
 
     def heal(self, name: str) -> None:
         """End a cut: bytes that waited are passed on; connections that were opened meanwhile are reset."""
-        self._cuts.pop(self._known(name), None)
+        self._cuts.pop(self._known_member(name), None)
         self._arrange_doors()
         for link in self._links:
             link.set_cut(self._crosses(link))
@@ -414,7 +414,7 @@ class Relay:
         self._arrange_doors()
         self._end_if_idle()
 
-    def _known(self, name: str) -> str:
+    def _known_member(self, name: str) -> str:
         if name not in self._names:
             raise ValueError(f"there is no {name}; there are {', '.join(sorted(self._names))}")
         return name

@@ -23,7 +23,7 @@ class Listed(NamedTuple):
 
     def has(self, value: str) -> bool:
         """Whether *value* means the same as one of these: 0.0 and 0 do, TRUE and true, and "a,b" and "b, a"."""
-        return _meaning(value) in map(_meaning, self.values)
+        return _parsed_value(value) in map(_parsed_value, self.values)
 
 
 def changed(values: Mapping[str, str], shipped: Mapping[str, Listed], whose: str) -> Iterator[str]:
@@ -38,7 +38,7 @@ def changed(values: Mapping[str, str], shipped: Mapping[str, Listed], whose: str
         yield f"{name}{given}: this {whose} does not have the setting{why}; leave it at what Apache ships, {shown}"
 
 
-def _meaning(text: str) -> float | tuple[str, ...]:
+def _parsed_value(text: str) -> float | tuple[str, ...]:
     try:
         return float(text)
     except ValueError:

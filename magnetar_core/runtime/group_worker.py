@@ -54,7 +54,7 @@ class GroupWorker(Generic[T]):
         self._loop: asyncio.AbstractEventLoop | None = None
         self._ended: asyncio.Event | None = None
         self._wake_loop: Callable[[], None] | None = None
-        """Where the loop has no threads: calls `_step` some time later."""
+        """Where the loop has no threads: calls `_run_round` some time later."""
         self.error: BaseException | None = None
 
     def start(self) -> None:
@@ -62,7 +62,7 @@ class GroupWorker(Generic[T]):
         self._loop = asyncio.get_running_loop()
         self._ended = asyncio.Event()
         if isinstance(self._loop, WithoutThreads):
-            self._wake_loop = partial(self._loop.wake_worker, self._name, self._step)
+            self._wake_loop = partial(self._loop.wake_worker, self._name, self._run_round)
             if self._items:
                 self._wake_loop()
             return
@@ -108,14 +108,14 @@ class GroupWorker(Generic[T]):
                 if not self._items:
                     break
                 group = self._next_group()
-            self._do(group)
+            self._work_on(group)
         self._call_on_loop(self._ended.set)
 
-    def _step(self) -> None:
+    def _run_round(self) -> None:
         """One round on a loop without threads."""
         assert self._ended is not None
         if self._items:
-            self._do(self._next_group())
+            self._work_on(self._next_group())
         if self._items:
             assert self._wake_loop is not None
             self._wake_loop()
@@ -127,7 +127,7 @@ class GroupWorker(Generic[T]):
         del self._items[: self._group_items_max]
         return group
 
-    def _do(self, group: list[T]) -> None:
+    def _work_on(self, group: list[T]) -> None:
         if self.error is None:
             try:
                 self._work(group)

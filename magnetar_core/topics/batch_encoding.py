@@ -72,23 +72,26 @@ def _metadata(message: Message, size_field: bytes, number: bytes) -> bytes:
     """Of a message with more than a payload; *number*: its sequence id, encoded."""
     parts = []
     for name, value in message.properties.items():
-        parts += [_PROPERTY, _sized(b"\x0a" + _sized(name.encode()) + b"\x12" + _sized(value.encode()))]
+        parts += [
+            _PROPERTY,
+            _with_length(b"\x0a" + _with_length(name.encode()) + b"\x12" + _with_length(value.encode())),
+        ]
     if message.HasField("key"):
-        parts += [_KEY, _sized(message.key.encode())]
+        parts += [_KEY, _with_length(message.key.encode())]
     parts.append(size_field)
     if message.event_time_ms:
         parts += [_EVENT_TIME, varint(message.event_time_ms)]
     if message.key_is_base64:
         parts.append(_KEY_IS_BASE64)
     if message.ordering_key:
-        parts += [_ORDERING_KEY, _sized(message.ordering_key)]
+        parts += [_ORDERING_KEY, _with_length(message.ordering_key)]
     parts += [_SEQUENCE_ID, number]
     if message.is_null:
         parts.append(_IS_NULL)
     return b"".join(parts)
 
 
-def _sized(data: bytes) -> bytes:
+def _with_length(data: bytes) -> bytes:
     return varint(len(data)) + data
 
 

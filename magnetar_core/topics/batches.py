@@ -165,8 +165,8 @@ def runs(batch: bytes, count: int) -> Iterator[tuple[int, Iterable[tuple[Head, b
             alike += 1
             if alike >= pause and count - index >= _ALIKE_MIN:
                 head = batch[at:start]
-                fixed = _U32.size + 1 + size_length + 1 if single is None else _fixed(head)
-                more = _alike(batch, behind, head, size, fixed, min(count - index, _ALIKE_MAX))
+                fixed = _U32.size + 1 + size_length + 1 if single is None else _fixed_bytes(head)
+                more = _count_alike(batch, behind, head, size, fixed, min(count - index, _ALIKE_MAX))
                 alike, pause = 0, _ALIKE_MIN if more else 2 * pause
                 if more:
                     yield first, gathered
@@ -190,7 +190,7 @@ def _form_at(batch: bytes, at: int) -> _Form:
     return form if int.from_bytes(head, "big") & form.mask == form.wanted else _NO_FORM
 
 
-def _fixed(head: bytes) -> int:
+def _fixed_bytes(head: bytes) -> int:
     """How many bytes of *head* stand in front of the sequence id that it ends with; all, if it does not."""
     start = head[:-1].rstrip(_OTHER_BYTES)
     if start.endswith(bytes((_SEQUENCE_ID,))) and len(head) - len(start) in _SEQUENCE_ID_LENGTHS:
@@ -203,7 +203,7 @@ def _fixed(head: bytes) -> int:
     return len(head)
 
 
-def _alike(batch: bytes, at: int, head: bytes, size: int, fixed: int, most: int) -> int:
+def _count_alike(batch: bytes, at: int, head: bytes, size: int, fixed: int, most: int) -> int:
     """How many of the next *most* messages, from *at* on, are like the one before them, with *head*, of whose bytes so
     many are *fixed* (rule 2)."""
     stride = len(head) + size

@@ -24,7 +24,7 @@ _MARK: Final = b"\0\n"
 _LOOK_S: Final = 5.0
 
 
-def _nothing(text: str) -> None:
+def _ignore_line(text: str) -> None:
     """Nobody wants to hear it."""
 
 
@@ -33,14 +33,16 @@ class ClientLog:
 
     def __init__(self) -> None:
         self._refusal = ""
-        self._on_refusal: Callable[[str], None] = _nothing
-        self._on_error: Callable[[str], None] = _nothing
+        self._on_refusal: Callable[[str], None] = _ignore_line
+        self._on_error: Callable[[str], None] = _ignore_line
         self._is_seen = threading.Event()
         self._looking = threading.Lock()
         reading, self._writing = os.pipe()
         threading.Thread(target=self._listen, args=(reading,), name="client log", daemon=True).start()
 
-    def logger(self, on_refusal: Callable[[str], None] = _nothing, on_error: Callable[[str], None] = _nothing) -> Any:
+    def logger(
+        self, on_refusal: Callable[[str], None] = _ignore_line, on_error: Callable[[str], None] = _ignore_line
+    ) -> Any:
         """For a new client; what was refused before is forgotten. *on_refusal* is called with what a broker says, and
         *on_error* with a line that the client logs as an error; both on another thread."""
         import pulsar
@@ -68,9 +70,9 @@ class ClientLog:
                 if line.endswith(_MARK):
                     self._is_seen.set()
                 else:
-                    self._take(line.decode(errors="replace").rstrip())
+                    self._log_line(line.decode(errors="replace").rstrip())
 
-    def _take(self, line: str) -> None:
+    def _log_line(self, line: str) -> None:
         match = _REFUSAL.search(line)
         if match is not None:
             self._refusal = match[2] or match[3] or match[1]

@@ -157,8 +157,8 @@ MUTANTS: Final = (
     Mutant(
         "the placement check is not spread over its period",
         "autorecovery/audit/placement_check.py",
-        "                await self._rest(rest_s)\n",
-        "                await self._rest(0.0)\n",
+        "                await self._pause_after(rest_s)\n",
+        "                await self._pause_after(0.0)\n",
         ("tests/unit/autorecovery/audit/test_placement_check.py", "-k", "takes_over"),
     ),
     # -- beside clients
@@ -550,7 +550,7 @@ MUTANTS: Final = (
     Mutant(
         "a move has no event",
         "magnetar_core/bookkeeper/metadata/bookies/bookie_states.py",
-        "[Check(cookie.path, cookie.version), change, *event]",
+        "[Check(cookie.path, cookie.version), change, *event_puts]",
         "[Check(cookie.path, cookie.version), change]",
         _STATES,
     ),

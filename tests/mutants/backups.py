@@ -25,7 +25,7 @@ MUTANTS = (
     Mutant(
         "a number of a ledger is known before it is on the disk",
         "magnetar_core/bookkeeper/metadata/stores/embedded.py",
-        "        await self._settle()  # rule 3: who keeps the number must not be ahead of the disk\n",
+        "        await self._wait_for_earlier()  # rule 3: who keeps the number must not be ahead of the disk\n",
         "",
         (*STORE, "-k", "nothing_changes"),
     ),
@@ -125,8 +125,8 @@ MUTANTS = (
     Mutant(
         "a store of which half is back has the id of the cluster",
         "magnetar/processes/backup/dumping.py",
-        "for node in some if node[0] != identity[0]",
-        "for node in some",
+        "for node in chunk if node[0] != identity[0]",
+        "for node in chunk",
         (*DUMPING, "-k", "no_id"),
     ),
     Mutant(

@@ -158,7 +158,7 @@ MUTANTS = (
     Mutant(
         "a period without values shows those of the one before",
         "magnetar_core/runtime/data/buckets.py",
-        "            self.last = _empty(len(self._bounds) + 1)\n            return",
+        "            self.last = _empty_period(len(self._bounds) + 1)\n            return",
         "            return",
         ("tests/unit/magnetar_core/runtime/data/test_buckets.py",),
     ),
@@ -1375,8 +1375,8 @@ MUTANTS = (
     Mutant(
         "a ledger is put into a second topic",
         "magnetar/inspect/strays.py",
-        "        if owner and owner != topic.managed_ledger_name and await self._has(owner, ledger_id):\n",
-        "        if owner and owner != topic.managed_ledger_name and not await self._has(owner, ledger_id):\n",
+        "        if owner and owner != topic.managed_ledger_name and await self._has_ledger(owner, ledger_id):\n",
+        "        if owner and owner != topic.managed_ledger_name and not await self._has_ledger(owner, ledger_id):\n",
         ("tests/unit/magnetar/inspect/test_strays.py",),
     ),
     Mutant(

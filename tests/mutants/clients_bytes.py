@@ -314,7 +314,7 @@ MUTANTS: Final = (
     Mutant(
         "send goes in front of what send_async has not begun",
         "magnetar/client/blocking/sending.py",
-        "        return self._behind(work) if self._begins < self._puts else work()\n",
+        "        return self._after_queued(work) if self._begins < self._puts else work()\n",
         "        return work()\n",
         (f"{_VALUES}/test_send_async.py", "-k", "waits_its_turn"),
     ),

@@ -262,16 +262,16 @@ MUTANTS: Final = (
     Mutant(
         "each request copies the ids for itself",
         "bookie/serving/reads.py",
-        "        asked = self._lists.pop(ledger_id)\n",
-        "        waiting = self._lists[ledger_id]\n        asked = [waiting.pop(0)]\n"
+        "        callbacks = self._lists.pop(ledger_id)\n",
+        "        waiting = self._lists[ledger_id]\n        callbacks = [waiting.pop(0)]\n"
         "        if not waiting:\n            del self._lists[ledger_id]\n",
         _LISTINGS,
     ),
     Mutant(
         "a list lacks what the cache has and the index has not",
         "bookie/serving/listings.py",
-        "sorted({*ahead[bisect_left(ahead, first) :], *some})",
-        "some",
+        "sorted({*ahead[bisect_left(ahead, first) :], *stored_ids})",
+        "stored_ids",
         _LISTINGS,
     ),
     Mutant(
@@ -284,8 +284,8 @@ MUTANTS: Final = (
     Mutant(
         "lists are sent to a client that takes no answers",
         "bookie/serving/reads.py",
-        "            while at < len(asked) and self._may_start():\n",
-        "            while at < len(asked):\n",
+        "            while at < len(callbacks) and self._may_start():\n",
+        "            while at < len(callbacks):\n",
         _LISTINGS,
     ),
     Mutant(

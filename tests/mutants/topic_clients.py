@@ -104,7 +104,7 @@ MUTANTS: Final = (
     Mutant(
         "news of partitions that come while a producer is opened are forgotten",
         "magnetar/client/async_producer.py",
-        "            self.streams = streams\n            self._grow()\n",
+        "            self.streams = streams\n            self._add_partitions()\n",
         "            self.streams = streams\n",
         _GROWING,
     ),

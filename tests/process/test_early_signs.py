@@ -52,7 +52,7 @@ class Planted:
 
     async def findings(self) -> list[str]:
         rounds = Rounds((), 0, 20, None)  # type: ignore[arg-type]  # it draws nothing of brokers
-        served = await rounds._served([self.sides[0].http_url])
+        served = await rounds._ask_brokers([self.sides[0].http_url])
         return [f"{one.where}: {one.text}" for one in examine(ClusterFacts("zk:none", **served))]
 
     async def client(self) -> pulsar.Client:

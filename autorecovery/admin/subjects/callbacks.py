@@ -6,7 +6,7 @@ delivers (`autorecovery/callbacks/delivery.py`). The secret is in the answer to 
 
 from typing import Any, Final
 
-from autorecovery.admin.calls import Access, Asked, Call, JsonSchema, Refused
+from autorecovery.admin.calls import Access, Call, CheckedCall, JsonSchema, Refused
 from autorecovery.admin.schema import INTEGER, STRING, answer_of, array, closed, one_of
 from autorecovery.callbacks import rules
 from autorecovery.callbacks.registry import CallbackRegistry, NoSuchCallback, TooMany
@@ -101,15 +101,15 @@ class CallbackCalls:
             ),
         ]  # fmt: skip
 
-    async def _register(self, asked: Asked) -> Any:
-        body = asked.body
+    async def _register(self, checked: CheckedCall) -> Any:
+        body = checked.body
         try:
             callback = await self._registry.register(
                 body["url"],
                 body.get("secret"),
                 body.get("states", ()),
                 body.get("bookies", ()),
-                asked.caller.name,
+                checked.caller.name,
                 self._clock.wall_ms(),
             )
         except BadCallback as error:
@@ -118,11 +118,11 @@ class CallbackCalls:
             raise Refused(409, str(error)) from error
         return {**_facts(callback, 0), "secret": callback.secret}
 
-    async def _list(self, asked: Asked) -> Any:
+    async def _list(self, checked: CheckedCall) -> Any:
         return {"callbacks": [await self._described(registered.callback) for registered in await self._registry.all()]}
 
-    async def _get(self, asked: Asked) -> Any:
-        callback_id = asked.path["callback"]
+    async def _get(self, checked: CheckedCall) -> Any:
+        callback_id = checked.path["callback"]
         try:
             callback = (await self._registry.read(callback_id)).callback
         except NoSuchCallback as error:
@@ -132,17 +132,17 @@ class CallbackCalls:
         lines = await self._registry.log_of(callback_id)
         return {**await self._described(callback), "log": [_line_facts(line) for line in reversed(lines)]}
 
-    async def _delete(self, asked: Asked) -> Any:
-        callback_id = asked.path["callback"]
+    async def _delete(self, checked: CheckedCall) -> Any:
+        callback_id = checked.path["callback"]
         try:
             await self._registry.remove(callback_id)
         except NoSuchCallback as error:
             raise Refused(404, str(error)) from error
         return {"deleted": callback_id}
 
-    async def _test(self, asked: Asked) -> Any:
+    async def _test(self, checked: CheckedCall) -> Any:
         try:
-            event_id = await self._registry.test(asked.path["callback"], asked.caller.name, self._clock.wall_ms())
+            event_id = await self._registry.test(checked.path["callback"], checked.caller.name, self._clock.wall_ms())
         except NoSuchCallback as error:
             raise Refused(404, str(error)) from error
         except (TooMany, Corruption) as error:

@@ -84,14 +84,14 @@ class ClusterStatus:
         """The value (rule 1). Raises MetadataError."""
         async with self._turn:
             if self._clock.monotonic() - self._made_s >= _FRESH_S:
-                self._value = await self._make()
+                self._value = await self._build_answer()
                 self._made_s = self._clock.monotonic()
             return self._value
 
     async def stop(self) -> None:
         await self._tasks.cancel()
 
-    async def _make(self) -> dict[str, Any]:
+    async def _build_answer(self) -> dict[str, Any]:
         if len(self._owners) > _OWNERS_MAX:
             self._owners.clear()
         overview = await read_overview(self._store, self._root, self._owners)
@@ -162,6 +162,7 @@ class ClusterStatus:
             return ""  # it was removed meanwhile
 
     async def _read_racks(self) -> dict[str, str]:
+        """Bookie → rack; none if there is no record of racks, or it cannot be read: the page shows the rest."""
         try:
             groups = await self._racks.read()
         except Corruption:

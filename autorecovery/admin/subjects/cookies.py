@@ -15,7 +15,7 @@ Rules:
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from autorecovery.admin.calls import Access, Asked, Call, Refused, bookie_of
+from autorecovery.admin.calls import Access, Call, CheckedCall, Refused, bookie_of
 from autorecovery.admin.schema import BOOLEAN, STRING, answer_of, closed
 from autorecovery.admin.shapes import ledgers_json
 from autorecovery.lifecycle.retirement import BookieLifecycle, StillNeeded
@@ -75,15 +75,15 @@ class CookieCalls:
             ),
         )  # fmt: skip
 
-    async def _get(self, asked: Asked) -> dict[str, Any]:
-        bookie_id = bookie_of(asked)
+    async def _get(self, checked: CheckedCall) -> dict[str, Any]:
+        bookie_id = bookie_of(checked)
         node = await self._store.get(cookie_path(self._root, bookie_id))
         if node is None:
             raise UnknownBookie(f"bookie {bookie_id} has no cookie in this cluster")
         return {"bookie": bookie_id, "cookie": node.value.decode("utf-8", "replace")}
 
-    async def _create(self, asked: Asked) -> dict[str, Any]:
-        bookie_id, text = bookie_of(asked), asked.body["cookie"]
+    async def _create(self, checked: CheckedCall) -> dict[str, Any]:
+        bookie_id, text = bookie_of(checked), checked.body["cookie"]
         try:
             value = text.encode()
             named, cluster = self._parse(value, "the text")
@@ -104,12 +104,12 @@ class CookieCalls:
                 raise
         return {"bookie": bookie_id, "cookie": text}
 
-    async def _delete(self, asked: Asked) -> dict[str, Any]:
-        bookie_id = bookie_of(asked)
+    async def _delete(self, checked: CheckedCall) -> dict[str, Any]:
+        bookie_id = bookie_of(checked)
         if not await self._store.exists(cookie_path(self._root, bookie_id)):
             raise UnknownBookie(f"bookie {bookie_id} has no cookie in this cluster")
         try:
-            await self._lives.remove(bookie_id, asked.caller.name)
+            await self._lives.remove(bookie_id, checked.caller.name)
         except (StillNeeded, IllegalMove) as error:
             state = str((await self._states.read(bookie_id)).lifecycle.state)
             ledgers = error.ledgers if isinstance(error, StillNeeded) else {}

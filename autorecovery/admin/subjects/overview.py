@@ -2,7 +2,7 @@
 
 from typing import Any, Final
 
-from autorecovery.admin.calls import Access, Asked, Call, JsonSchema
+from autorecovery.admin.calls import Access, Call, CheckedCall, JsonSchema
 from autorecovery.admin.schema import INTEGER, STRING, answer_of, array, or_null
 from autorecovery.admin.shapes import LEDGER_WHY, MARKED, MODE, TIME
 from autorecovery.admin.subjects.cluster_status import ClusterStatus
@@ -91,5 +91,5 @@ class OverviewCalls:
             )
         ]
 
-    async def _overview(self, asked: Asked) -> dict[str, Any]:
+    async def _overview(self, checked: CheckedCall) -> dict[str, Any]:
         return await self._status.read()

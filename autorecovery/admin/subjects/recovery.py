@@ -20,7 +20,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from autorecovery.admin.calls import Access, Asked, Call, JsonSchema, Refused, checked_bookie
+from autorecovery.admin.calls import Access, Call, CheckedCall, JsonSchema, Refused, checked_bookie
 from autorecovery.admin.schema import BOOLEAN, INTEGER, STRING, answer_of, array, closed, one_of, or_null
 from autorecovery.admin.shapes import BOOKIES, LEDGER_WHY, LEDGERS_TOLD, MARKED, TIME, ledgers_json
 from autorecovery.audit.election import auditor
@@ -157,9 +157,9 @@ class RecoveryCalls:
         await self._tasks.cancel()
 
     def calls(self) -> Sequence[Call]:
-        return (*self._switches(), *self._copies())
+        return (*self._switch_calls(), *self._copies())
 
-    def _switches(self) -> Sequence[Call]:
+    def _switch_calls(self) -> Sequence[Call]:
         delay = answer_of({"seconds": INTEGER})
         return (
             Call(
@@ -205,7 +205,7 @@ class RecoveryCalls:
                 access=Access.READ,
                 summary=f"Ledgers that are known to lack copies, ids ascending, {MARKS_TOLD:,} at a time, with the "
                 "reason where one cannot be repaired.",
-                handler=self._marked,
+                handler=self._list_marked,
                 answer=answer_of(
                     {
                         "total": INTEGER,
@@ -242,7 +242,7 @@ class RecoveryCalls:
 
     # -- the switches
 
-    async def _status(self, asked: Asked) -> dict[str, Any]:
+    async def _status(self, checked: CheckedCall) -> dict[str, Any]:
         return {
             "enabled": await self._marks.is_enabled(),
             "auditor": await auditor(self._store, self._root),
@@ -253,14 +253,14 @@ class RecoveryCalls:
             ],
         }
 
-    async def _switch(self, asked: Asked) -> dict[str, Any]:
-        await self._marks.set_enabled(asked.body["enabled"])
+    async def _switch(self, checked: CheckedCall) -> dict[str, Any]:
+        await self._marks.set_enabled(checked.body["enabled"])
         return {"enabled": await self._marks.is_enabled()}
 
-    async def _auditor(self, asked: Asked) -> dict[str, Any]:
+    async def _auditor(self, checked: CheckedCall) -> dict[str, Any]:
         return {"auditor": await auditor(self._store, self._root)}
 
-    async def _audit(self, asked: Asked) -> dict[str, Any]:
+    async def _audit(self, checked: CheckedCall) -> dict[str, Any]:
         name = await auditor(self._store, self._root)
         if name is None:
             raise Refused(409, "no node of auto-recovery is running, so nobody audits; start `magnetar autorecovery`")
@@ -268,12 +268,12 @@ class RecoveryCalls:
         await self._marks.set_lost_bookie_delay(await self._delay_s())
         return {"auditor": name}
 
-    async def _delay(self, asked: Asked) -> dict[str, Any]:
+    async def _delay(self, checked: CheckedCall) -> dict[str, Any]:
         return {"seconds": await self._delay_s()}
 
-    async def _set_delay(self, asked: Asked) -> dict[str, Any]:
-        await self._marks.set_lost_bookie_delay(asked.body["seconds"])
-        return {"seconds": asked.body["seconds"]}
+    async def _set_delay(self, checked: CheckedCall) -> dict[str, Any]:
+        await self._marks.set_lost_bookie_delay(checked.body["seconds"])
+        return {"seconds": checked.body["seconds"]}
 
     async def _delay_s(self) -> int:
         try:
@@ -281,8 +281,8 @@ class RecoveryCalls:
         except Corruption as error:
             raise Refused(500, f"{error}; set it anew") from error
 
-    async def _marked(self, asked: Asked) -> dict[str, Any]:
-        text = asked.query.get("after", "-1")
+    async def _list_marked(self, checked: CheckedCall) -> dict[str, Any]:
+        text = checked.query.get("after", "-1")
         try:
             after = int(text) if len(text) <= 19 else None
         except ValueError:
@@ -294,16 +294,16 @@ class RecoveryCalls:
 
     # -- copying
 
-    async def _begin(self, asked: Asked) -> dict[str, Any]:
-        bookies = [checked_bookie(bookie) for bookie in asked.body["bookies"]]
+    async def _begin(self, checked: CheckedCall) -> dict[str, Any]:
+        bookies = [checked_bookie(bookie) for bookie in checked.body["bookies"]]
         if len(self._tasks) >= RECOVERIES_MAX:
             raise Refused(429, f"{RECOVERIES_MAX} recoveries are under way; try again when one of them has ended")
-        begun = _Recovery(secrets.token_hex(8), bookies, asked.caller.name, self._clock.wall_ms())
+        begun = _Recovery(secrets.token_hex(8), bookies, checked.caller.name, self._clock.wall_ms())
         self._recoveries[begun.id] = begun
         ended = [recovery.id for recovery in self._recoveries.values() if recovery.state != RUNNING]
         for recovery_id in ended[: max(len(ended) - ENDED_MAX, 0)]:
             del self._recoveries[recovery_id]
-        skip_open, delete_cookies = asked.body.get("skip_open", False), asked.body.get("delete_cookies", False)
+        skip_open, delete_cookies = checked.body.get("skip_open", False), checked.body.get("delete_cookies", False)
         self._tasks.spawn(self._run(begun, skip_open=skip_open, delete_cookies=delete_cookies), begun.id)
         return begun.facts()
 
@@ -338,11 +338,11 @@ class RecoveryCalls:
                 f"; {recovery.problem}" if recovery.problem else "",
             )  # fmt: skip
 
-    async def _list(self, asked: Asked) -> dict[str, Any]:
+    async def _list(self, checked: CheckedCall) -> dict[str, Any]:
         return {"recoveries": [recovery.progress() for recovery in reversed(self._recoveries.values())]}
 
-    async def _get(self, asked: Asked) -> dict[str, Any]:
-        recovery = self._recoveries.get(asked.path["recovery"])
+    async def _get(self, checked: CheckedCall) -> dict[str, Any]:
+        recovery = self._recoveries.get(checked.path["recovery"])
         if recovery is None:
             raise Refused(404, "this process knows no such recovery; one belongs to the process that was asked for it")
         return recovery.facts()

@@ -9,7 +9,7 @@ ledgers may be made on a bookie that takes entries, so a bookie that is to go fo
 from collections.abc import Sequence
 from typing import Any, Final
 
-from autorecovery.admin.calls import Access, Asked, Call, checked_bookie
+from autorecovery.admin.calls import Access, Call, CheckedCall, checked_bookie
 from autorecovery.admin.schema import BOOLEAN, INTEGER, STRING, answer_of, array, closed, one_of
 from autorecovery.admin.shapes import BOOKIES
 from autorecovery.ledgers.catalogue import read_all
@@ -65,8 +65,8 @@ class RemovalCalls:
             ),
         )  # fmt: skip
 
-    async def _ask(self, asked: Asked) -> dict[str, Any]:
-        leaving = frozenset(checked_bookie(bookie) for bookie in asked.body["bookies"])
+    async def _ask(self, checked: CheckedCall) -> dict[str, Any]:
+        leaving = frozenset(checked_bookie(bookie) for bookie in checked.body["bookies"])
         available = await self._directory.read_writable() | await self._directory.read_read_only()
         marked = frozenset([ledger_id async for ledger_id in self._marks.marked()])
         named: set[str] = set()

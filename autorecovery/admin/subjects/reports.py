@@ -2,7 +2,7 @@
 
 from typing import Any, Final
 
-from autorecovery.admin.calls import Access, Asked, Call, JsonSchema, Refused
+from autorecovery.admin.calls import Access, Call, CheckedCall, JsonSchema, Refused
 from autorecovery.admin.schema import INTEGER, STRING, answer_of, array, closed, one_of
 from magnetar_core.bookkeeper.metadata.damage import rules
 from magnetar_core.bookkeeper.metadata.damage.reports import DamageReports, NoSuchReport, TooManyReports
@@ -90,9 +90,9 @@ class ReportCalls:
             ),
         ]  # fmt: skip
 
-    async def _post(self, asked: Asked) -> Any:
-        body = asked.body
-        name = asked.caller.name[: rules.NAME_CHARS_MAX]
+    async def _post(self, checked: CheckedCall) -> Any:
+        body = checked.body
+        name = checked.caller.name[: rules.NAME_CHARS_MAX]
         try:
             damage = Damage(
                 body["ledger_id"], _kind_of(body["kind"]), Source.CLIENT, name, body["text"],
@@ -104,8 +104,8 @@ class ReportCalls:
         except TooManyReports as error:
             raise Refused(409, str(error)) from error
 
-    async def _list(self, asked: Asked) -> Any:
-        state, ledger = asked.query.get("state"), asked.query.get("ledger")
+    async def _list(self, checked: CheckedCall) -> Any:
+        state, ledger = checked.query.get("state"), checked.query.get("ledger")
         if state is not None and state not in tuple(Stage):
             raise Refused(400, f"there is no state {state[:50]!r} of a report; states are {', '.join(Stage)}")
         if ledger is not None and not (ledger.isascii() and ledger.isdigit()):
@@ -117,22 +117,24 @@ class ReportCalls:
         ]
         return {"reports": reports}
 
-    async def _get(self, asked: Asked) -> Any:
+    async def _get(self, checked: CheckedCall) -> Any:
         try:
-            return rules.facts_of(await self._reports.read(asked.path["report"]))
+            return rules.facts_of(await self._reports.read(checked.path["report"]))
         except NoSuchReport as error:
             raise Refused(404, str(error)) from error
         except Corruption as error:
             raise Refused(409, str(error)) from error
 
-    async def _move(self, asked: Asked) -> Any:
-        note = asked.body.get("note", "")
+    async def _move(self, checked: CheckedCall) -> Any:
+        note = checked.body.get("note", "")
         try:
-            to = Stage(asked.body["state"])
+            to = Stage(checked.body["state"])
         except ValueError:
             raise Refused(400, "a report can become acknowledged or mended") from None
         try:
-            report = await self._reports.move(asked.path["report"], to, asked.caller.name, note, self._clock.wall_ms())
+            report = await self._reports.move(
+                checked.path["report"], to, checked.caller.name, note, self._clock.wall_ms()
+            )
         except NoSuchReport as error:
             raise Refused(404, str(error)) from error
         except (WrongStage, Corruption) as error:

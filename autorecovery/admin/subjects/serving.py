@@ -15,7 +15,7 @@ Rules:
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final
 
-from autorecovery.admin.calls import Access, Asked, Call, Refused, bookie_of
+from autorecovery.admin.calls import Access, Call, CheckedCall, Refused, bookie_of
 from autorecovery.admin.schema import STRING, answer_of, array, closed, one_of
 from autorecovery.admin.shapes import AWAY, MODE, READ_ONLY, WHY, WRITABLE, mode_of
 from magnetar_core.bookkeeper.metadata.bookies.bookie_states import BookieStates, UnknownBookie
@@ -69,10 +69,10 @@ class ServingCalls:
             ),
         )  # fmt: skip
 
-    async def _get(self, asked: Asked) -> dict[str, Any]:
-        return await self._one(bookie_of(asked))
+    async def _get(self, checked: CheckedCall) -> dict[str, Any]:
+        return await self._describe_bookie(bookie_of(checked))
 
-    async def _one(self, bookie_id: str) -> dict[str, Any]:
+    async def _describe_bookie(self, bookie_id: str) -> dict[str, Any]:
         mode = mode_of(bookie_id, await self._directory.read_writable(), await self._directory.read_read_only())
         state = (await self._states.read(bookie_id)).lifecycle.state
         if mode == AWAY:
@@ -90,9 +90,9 @@ class ServingCalls:
             "http": info.http_url,
         }
 
-    async def _set(self, asked: Asked) -> dict[str, Any]:
-        bookie_id, wanted = bookie_of(asked), asked.body["mode"]
-        before = await self._one(bookie_id)
+    async def _set(self, checked: CheckedCall) -> dict[str, Any]:
+        bookie_id, wanted = bookie_of(checked), checked.body["mode"]
+        before = await self._describe_bookie(bookie_id)
         if before["mode"] == AWAY:
             raise Refused(409, f"bookie {bookie_id} is not registered: nobody can turn it before it is back")
         state = (await self._states.read(bookie_id)).lifecycle.state
@@ -101,7 +101,7 @@ class ServingCalls:
                 409, f"bookie {bookie_id} is {state}, so it takes no entries; set its state to active first",
                 state=str(state),
             )  # fmt: skip
-        detail = f"{asked.body.get('why', '')} ({asked.caller.name})".strip()
+        detail = f"{checked.body.get('why', '')} ({checked.caller.name})".strip()
         try:
             is_read_only = await self._turn(bookie_id, wanted == READ_ONLY, detail)
         except MetadataError:
@@ -109,6 +109,6 @@ class ServingCalls:
         except MagnetarError as error:
             raise Refused(409, f"bookie {bookie_id} was not turned: {error}") from error
         # The bookie answers first, and changes its registration in the metadata store after that.
-        after = await self._one(bookie_id)
+        after = await self._describe_bookie(bookie_id)
         mode = READ_ONLY if is_read_only else WRITABLE
         return after if after["mode"] == mode else {**after, "mode": mode, "reasons": [detail] if is_read_only else []}

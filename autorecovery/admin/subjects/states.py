@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from autorecovery.admin.calls import Access, Asked, Call, JsonSchema, Refused, bookie_of
+from autorecovery.admin.calls import Access, Call, CheckedCall, JsonSchema, Refused, bookie_of
 from autorecovery.admin.schema import INTEGER, STRING, answer_of, array, closed, one_of
 from autorecovery.admin.shapes import LEDGER_WHY, MODE, TIME, WHY, ledgers_json, mode_of
 from autorecovery.lifecycle.retirement import BookieLifecycle, StillNeeded
@@ -111,8 +111,8 @@ class StateCalls:
             ),
         )  # fmt: skip
 
-    async def _list(self, asked: Asked) -> dict[str, Any]:
-        wanted = asked.query.get("state")
+    async def _list(self, checked: CheckedCall) -> dict[str, Any]:
+        wanted = checked.query.get("state")
         if wanted is not None and wanted not in (*State, _UNREADABLE):
             raise Refused(400, f"state {wanted[:80]!r} must be one of {', '.join(State)}, {_UNREADABLE}")
         writable, read_only = await self._directory.read_writable(), await self._directory.read_read_only()
@@ -148,20 +148,20 @@ class StateCalls:
             "progress": progress.get(bookie_id),
         }
 
-    async def _get(self, asked: Asked) -> dict[str, Any]:
-        return await self._one(bookie_of(asked))
+    async def _get(self, checked: CheckedCall) -> dict[str, Any]:
+        return await self._describe_bookie(bookie_of(checked))
 
-    async def _one(self, bookie_id: str) -> dict[str, Any]:
+    async def _describe_bookie(self, bookie_id: str) -> dict[str, Any]:
         writable, read_only = await self._directory.read_writable(), await self._directory.read_read_only()
         known = await self._states.bookies()
         if bookie_id not in {*known, *writable, *read_only}:
             raise UnknownBookie(f"there is no bookie {bookie_id}; known are: {', '.join(known) or 'none'}")
         return await self._facts(bookie_id, mode_of(bookie_id, writable, read_only), await self._lives.progress())
 
-    async def _set(self, asked: Asked) -> dict[str, Any]:
-        bookie_id, why, by = bookie_of(asked), asked.body.get("why", ""), asked.caller.name
-        await self._one(bookie_id)
-        to, todo = State(asked.body["state"]), ""
+    async def _set(self, checked: CheckedCall) -> dict[str, Any]:
+        bookie_id, why, by = bookie_of(checked), checked.body.get("why", ""), checked.caller.name
+        await self._describe_bookie(bookie_id)
+        to, todo = State(checked.body["state"]), ""
         try:
             if to is State.ACTIVE:
                 _, todo = await self._lives.cancel(bookie_id, by, why, self._turn)
@@ -173,7 +173,7 @@ class StateCalls:
             raise await self._refused(bookie_id, str(error)) from error
         except StillNeeded as error:
             raise await self._refused(bookie_id, str(error), error.ledgers) from error
-        return {**await self._one(bookie_id), **({"todo": todo} if todo else {})}
+        return {**await self._describe_bookie(bookie_id), **({"todo": todo} if todo else {})}
 
     async def _refused(self, bookie_id: str, text: str, ledgers: Mapping[int, str] | None = None) -> Refused:
         state = str((await self._states.read(bookie_id)).lifecycle.state)

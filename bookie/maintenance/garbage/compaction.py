@@ -168,8 +168,8 @@ class Compactor:
             return LogUsage(log_id, file_bytes, {}, False)
         records = iter(scan)
         ledger_bytes: dict[int, int] = {}
-        while some := await self._maintenance.run(lambda: list(islice(records, SCAN_RECORDS))):
-            for _, size, ledger_id, _ in some:
+        while chunk := await self._maintenance.run(lambda: list(islice(records, SCAN_RECORDS))):
+            for _, size, ledger_id, _ in chunk:
                 ledger_bytes[ledger_id] = ledger_bytes.get(ledger_id, 0) + fmt.SIZE.size + size
             await self._rest(0)
         return LogUsage(log_id, file_bytes, ledger_bytes, scan.garbage_bytes == 0)
@@ -372,16 +372,16 @@ class _Finder:
         self.is_found = False
 
     def step(self) -> bool:
-        """Search some more; True when the search is over. Raises OSError."""
+        """Search located more; True when the search is over. Raises OSError."""
         seen = 0
         while self._left and seen < PROOF_ENTRIES:
-            some = self._index.locations(self._left[-1], self._first, PROOF_ENTRIES)
-            if any(fmt.split_location(location)[0] == self._log_id for _, location in some):
+            located = self._index.locations(self._left[-1], self._first, PROOF_ENTRIES)
+            if any(fmt.split_location(location)[0] == self._log_id for _, location in located):
                 self.is_found = True
                 return True
-            seen += len(some) + 1
-            if len(some) == PROOF_ENTRIES:
-                self._first = some[-1][0] + 1
+            seen += len(located) + 1
+            if len(located) == PROOF_ENTRIES:
+                self._first = located[-1][0] + 1
             else:
                 self._left.pop()
                 self._first = 0

@@ -107,7 +107,7 @@ class OlderMetadata:
             count = len(self._note.doubts)
             if self._note.is_open or count:
                 log.warning("bookie %s: %d ledgers newer than the metadata are given up", self._bookie_id, count)
-            await self._keep(self._note.forgotten())
+            await self._write_note(self._note.forgotten())
             await self._publish()
             return count
 
@@ -124,7 +124,7 @@ class OlderMetadata:
         absent = [ledger_id for ledger_id in absent if ledger_id in self._ledgers]
         newest = note.newest_seen(following, absent)
         if newest < following:
-            await self._keep(note.looked_at(following, published, absent))
+            await self._write_note(note.looked_at(following, published, absent))
             self._log_change(note)
             return None
         first = max(following - UNDER_WAY_MAX, 0)
@@ -132,14 +132,14 @@ class OlderMetadata:
             {*absent, *await metadata.without_record(ledger_id for ledger_id in held if first <= ledger_id < following)}
         )
         newer = DoubtRange(first, newest, self._clock.wall_ms(), self._bookie_id)
-        await self._keep(note.looked_at(0, published, absent).opened(newer, absent))
+        await self._write_note(note.looked_at(0, published, absent).opened(newer, absent))
         self._log_change(note)
         if newest - following >= ADVANCE_MAX:
             return too_far(following, newest, len(absent))
         await self._ranges.add(newer)
         log.warning("bookie %s moves the numbers of ledgers on from %d to above %d", self._bookie_id, following, newest)
         following = await metadata.advance(newest)
-        await self._keep(replace(self._note, given=following - 1))
+        await self._write_note(replace(self._note, given=following - 1))
         return None
 
     async def _publish(self) -> None:
@@ -178,7 +178,7 @@ class OlderMetadata:
             raise damaged[0]
         return max(notes, key=lambda note: note.revision, default=Note())
 
-    async def _keep(self, note: Note) -> None:
+    async def _write_note(self, note: Note) -> None:
         """Write *note* everywhere, then let it count. One file is enough, since the newest counts; the number alone may
         be lost: it makes the next look surer, no more. Raises OSError."""
         assert self._lock.locked(), "a note is written that another look may write over"

@@ -54,9 +54,9 @@ class DigestCheck:
             return Verdict.DAMAGED
         codec = self._codec_of(ledger_id)
         if codec is not None:
-            return Verdict.PROVEN if _fits(codec, record, ledger_id, entry_id) else Verdict.DAMAGED
+            return Verdict.PROVEN if _has_digest(codec, record, ledger_id, entry_id) else Verdict.DAMAGED
         proofs = self._proofs.get(ledger_id, 0)
-        if any(_fits(open_codec, record, ledger_id, entry_id) for open_codec in _OPEN):
+        if any(_has_digest(open_codec, record, ledger_id, entry_id) for open_codec in _OPEN):
             self._proofs[ledger_id] = min(proofs + 1, _PROOFS_MIN)
             return Verdict.PROVEN
         return Verdict.DAMAGED if proofs >= _PROOFS_MIN else Verdict.UNPROVEN
@@ -71,7 +71,7 @@ class DigestCheck:
         return self._codec
 
 
-def _fits(codec: EntryCodec, record: Buffer, ledger_id: int, entry_id: int) -> bool:
+def _has_digest(codec: EntryCodec, record: Buffer, ledger_id: int, entry_id: int) -> bool:
     try:
         codec.open(record, ledger_id, entry_id)
     except Corruption:

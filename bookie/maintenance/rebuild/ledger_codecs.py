@@ -40,6 +40,7 @@ class LedgerCodecs:
         return self._cached[ledger_id]
 
     async def _read(self, ledger_id: int) -> EntryCodec | None:
+        """The codec that the ledger's record names; None: its entries cannot be checked by a digest."""
         try:
             metadata = (await self._metadata.read(ledger_id)).metadata
             if metadata.format_version > 1:  # format 1 has neither digest nor password

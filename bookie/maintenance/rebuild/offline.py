@@ -195,7 +195,7 @@ class _Rebuild:
                 return  # a crash came while the log was created; it is empty
             records = reader.records()
             while (some := next(records, None)) is not None:
-                self._take(log_id, *some, faults)
+                self._index_record(log_id, *some, faults)
         except _ReadFailed as error:
             faults.failure = str(error)
             self._unreadable.append(f"{path}: {error}")
@@ -207,7 +207,9 @@ class _Rebuild:
         if text:
             self._problem(f"{path}: {text}; entries may be missing here")
 
-    def _take(self, log_id: int, offset: int, ledger_id: int, entry_id: int, record: bytes, faults: "_Faults") -> None:
+    def _index_record(
+        self, log_id: int, offset: int, ledger_id: int, entry_id: int, record: bytes, faults: "_Faults"
+    ) -> None:
         """One record. Raises OSError of the index."""
         verdict = self._digest_check.judge(record, ledger_id, entry_id)
         if verdict is Verdict.DAMAGED:

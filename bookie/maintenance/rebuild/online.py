@@ -318,13 +318,13 @@ class OnlineRebuild:
         """Fence ledgers (rule 2). Rows are encoded and handed over in one turn of the loop, so that no older row
         follows. Raises OSError."""
         for first in range(0, len(ledgers), ROWS_AT_ONCE):
-            some = ledgers[first : first + ROWS_AT_ONCE]
-            for ledger in some:
+            chunk = ledgers[first : first + ROWS_AT_ONCE]
+            for ledger in chunk:
                 if not ledger.fenced:
                     ledger.fenced = True
                     ledger.wake(ledger.last_add_confirmed)
                 self._ledgers.changed(ledger)
-            rows = [(ledger.ledger_id, ledger.encode()) for ledger in some]
+            rows = [(ledger.ledger_id, ledger.encode()) for ledger in chunk]
             await self._flusher.run(partial(self._put_rows, rows))
         for directory in self._storage.directories:
             await self._flusher.run(partial(_sync, directory))

@@ -81,10 +81,10 @@ def encode_map(bytes_of_ledgers: Mapping[int, int]) -> bytes:
     items = sorted(bytes_of_ledgers.items())
     parts = []
     for first in range(0, len(items), MAP_LEDGERS_MAX):
-        some = items[first : first + MAP_LEDGERS_MAX]
-        size = _MAP_HEAD.size - SIZE.size + len(some) * _MAP_ITEM.size
-        parts.append(_MAP_HEAD.pack(size, _MAP_LEDGER_ID, _MAP_ENTRY_ID, len(some)))
-        parts += [_MAP_ITEM.pack(*item) for item in some]
+        chunk = items[first : first + MAP_LEDGERS_MAX]
+        size = _MAP_HEAD.size - SIZE.size + len(chunk) * _MAP_ITEM.size
+        parts.append(_MAP_HEAD.pack(size, _MAP_LEDGER_ID, _MAP_ENTRY_ID, len(chunk)))
+        parts += [_MAP_ITEM.pack(*item) for item in chunk]
     return b"".join(parts)
 
 

@@ -84,7 +84,7 @@ def borders(data: Buffer, begin: int, end: int, count: int) -> Numbers:
                 at = behind
                 continue
             if left <= look_at and left >= RUN_MIN:
-                alike = _alike(data, at, field, stride, min(left, (end - behind) // stride))
+                alike = _count_alike(data, at, field, stride, min(left, (end - behind) // stride))
                 if alike < RUN_MIN:
                     pause *= 2
                     look_at = left - pause
@@ -103,7 +103,7 @@ def borders(data: Buffer, begin: int, end: int, count: int) -> Numbers:
     return np.concatenate(pieces) if len(pieces) > 1 else pieces[0]
 
 
-def _alike(data: Buffer, at: int, size_field: int, stride: int, count: int) -> int:
+def _count_alike(data: Buffer, at: int, size_field: int, stride: int, count: int) -> int:
     """How many of *count* messages behind the one at *at* are equal to it in all that a walk looks at (rule 1).
 
     *size_field* is where the payload's size stands in the message at *at*.

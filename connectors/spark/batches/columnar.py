@@ -260,9 +260,9 @@ class _Fields:
         self._properties: list[_Occurrence] = []
         self._count = count
         for part in _scan(self._bytes, starts, ends):
-            self._take(part)
+            self._add_occurrence(part)
 
-    def _take(self, part: _Occurrence) -> None:
+    def _add_occurrence(self, part: _Occurrence) -> None:
         if part.number is not None:
             column = self._numbers.get(part.field)
             if column is None:
@@ -310,13 +310,13 @@ class _Fields:
 
     def keys(self) -> pa.BinaryArray:
         """The keys as they are stored, base64 or not; null without one."""
-        return self._taken(PARTITION_KEY, self._flag(NULL_KEY))
+        return self._column_of(PARTITION_KEY, self._flag(NULL_KEY))
 
     def ordering_keys(self) -> pa.BinaryArray:
         """The ordering keys; null without one."""
-        return self._taken(ORDERING_KEY, None)
+        return self._column_of(ORDERING_KEY, None)
 
-    def _taken(self, field: int, nulls: Numbers | None) -> pa.BinaryArray:
+    def _column_of(self, field: int, nulls: Numbers | None) -> pa.BinaryArray:
         if field not in self._keys:
             return pa.nulls(self._count, pa.binary())
         is_there, start, length = self._keys[field]
@@ -334,7 +334,7 @@ class _Fields:
         rows = rows[order]
         starts = np.concatenate([piece.start for piece in self._properties])[order]
         lengths = np.concatenate([piece.length for piece in self._properties])[order]
-        keys, items = (piece.cast(pa.string()) for piece in self._pairs(starts, starts + lengths))
+        keys, items = (piece.cast(pa.string()) for piece in self._keys_and_values(starts, starts + lengths))
         if _has_twins(rows, keys):
             pairs: list[dict[str, str]] = [{} for _ in range(self._count)]
             for row, key, item in zip(rows.tolist(), keys.to_pylist(), items.to_pylist(), strict=True):
@@ -343,7 +343,7 @@ class _Fields:
         offsets = np.searchsorted(rows, np.arange(self._count + 1)).astype(np.int32)
         return pa.MapArray.from_arrays(pa.array(offsets), keys, items, type=kind)
 
-    def _pairs(self, starts: Numbers, ends: Numbers) -> tuple[pa.BinaryArray, pa.BinaryArray]:
+    def _keys_and_values(self, starts: Numbers, ends: Numbers) -> tuple[pa.BinaryArray, pa.BinaryArray]:
         """Keys and values of KeyValue messages."""
         places = {field: (starts.copy(), np.full(len(starts), -1, np.int64)) for field in (_KEY, _VALUE)}
         for part in _scan(self._bytes, starts, ends):

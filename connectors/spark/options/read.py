@@ -346,7 +346,7 @@ def parse_options(options: Mapping[str, str], kind: Kind = Kind.BATCH) -> ReadOp
     def is_read(topic: TopicName) -> bool:
         return pattern.names(topic) if pattern is not None else topic in topics or not topics
 
-    values["starting"], values["starts_latest"] = _starting(given, kind, is_read, problems)
+    values["starting"], values["starts_latest"] = _parse_starting(given, kind, is_read, problems)
     values["ending"] = _offsets(given, "endingOffsets", "latest", is_read, problems)
     values["times"] = _times(given, values.get("slack_ms", SLACK_MS), problems)
     values["max_partitions"] = values.get("max_partitions") or max(PARTITIONS_MAX, values.get("min_partitions", 1))
@@ -358,7 +358,7 @@ def parse_options(options: Mapping[str, str], kind: Kind = Kind.BATCH) -> ReadOp
     return ReadOptions(
         **values,
         broker_options=client_options(options),
-        unused=_unused(options, needs_broker="subscription" in given),
+        unused=_unused_broker_options(options, needs_broker="subscription" in given),
     )
 
 
@@ -400,7 +400,7 @@ def _contradictions(given: Mapping[str, str], values: Mapping[str, Any]) -> Iter
         yield "subscription needs service.url, the address of the brokers: pulsar://host:6650"
 
 
-def _unused(options: Mapping[str, str], *, needs_broker: bool) -> tuple[str, ...]:
+def _unused_broker_options(options: Mapping[str, str], *, needs_broker: bool) -> tuple[str, ...]:
     """Names of given options that are about brokers, where no broker is needed."""
     names = {name.lower() for name in BROKER}
     prefixes: tuple[str, ...] = BROKER_PREFIXES
@@ -479,7 +479,7 @@ def _pattern(given: Mapping[str, str], problems: list[str]) -> TopicsPattern | N
     )  # fmt: skip
 
 
-def _starting(
+def _parse_starting(
     given: Mapping[str, str], kind: Kind, is_read: Callable[[TopicName], bool], problems: list[str]
 ) -> tuple[Offsets, bool]:
     """(positions, whether a stream begins behind everything where there are none)."""

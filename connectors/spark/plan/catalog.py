@@ -66,9 +66,9 @@ def list_topics(metadata_url: str, namespace: str | None, options: Mapping[str, 
     parsed = parse_options(given, Kind.BATCH)
     pattern = parsed.pattern
     assert pattern is not None, "one is given"
-    wanted = _wanted(namespace, pattern)
+    wanted = _pattern_within(namespace, pattern)
 
-    async def listed() -> list[Listed]:
+    async def list_sorted() -> list[Listed]:
         async with connected(parsed.place) as (store, client, clock):
             listing = _Listing(Freezer(parsed, store, client), SchemaRegistry(client, store, clock))
             patterns = [wanted] if wanted is not None else [
@@ -76,12 +76,14 @@ def list_topics(metadata_url: str, namespace: str | None, options: Mapping[str, 
             ]  # fmt: skip
             matching = [topic for each_pattern in patterns for topic in await topics_like(store, each_pattern)]
             rows = await asyncio.gather(*map(listing.rows, matching))
-            return sorted((row for some in rows for row in some), key=lambda row: (row.topic, row.partition or 0))
+            return sorted(
+                (row for of_topic in rows for row in of_topic), key=lambda row: (row.topic, row.partition or 0)
+            )
 
-    return asyncio.run(listed())
+    return asyncio.run(list_sorted())
 
 
-def _wanted(namespace: str | None, pattern: TopicsPattern) -> TopicsPattern | None:
+def _pattern_within(namespace: str | None, pattern: TopicsPattern) -> TopicsPattern | None:
     """The topics of one namespace; None: of all. Raises ConfigurationError."""
     named = f"{pattern.tenant}/{pattern.namespace}" if pattern.names_namespace else None
     if namespace is None:
@@ -144,20 +146,20 @@ class _Listing:
             problems.append(str(error))
             row = Listed(str(topic), partition, len(await self._freezer.ledgers(part) or ()), *[None] * 7)
         else:
-            row = _sized(topic, partition, topic_range)
+            row = _row_without_schema(topic, partition, topic_range)
         if not isinstance(schemas, MagnetarError):
             newest = schemas[-1].schema if schemas else None
             row = row._replace(
                 schema_type=(SchemaType.NONE if newest is None else newest.type).name,
                 schema_versions=len(schemas),
-                schema=None if newest is None else _text(newest.data),
+                schema=None if newest is None else _definition_text(newest.data),
             )
         for problem in problems:
             log.warning("%s: %s", part, problem)
         return row._replace(problem="; ".join(problems) or None)
 
 
-def _sized(topic: TopicName, partition: int | None, stored: TopicRange | None) -> Listed:
+def _row_without_schema(topic: TopicName, partition: int | None, stored: TopicRange | None) -> Listed:
     """A row without schema. *stored*: None for a partition that nobody has used yet."""
     stored = stored or TopicRange(str(topic), -1, ())
     runs = stored.runs
@@ -165,7 +167,7 @@ def _sized(topic: TopicName, partition: int | None, stored: TopicRange | None) -
     return Listed(str(topic), partition, len(runs), stored.entries, stored.size_bytes, end, None, None, None, None)
 
 
-def _text(definition: bytes) -> str | None:
+def _definition_text(definition: bytes) -> str | None:
     """A definition as text: JSON as it is; what is not text is left out."""
     try:
         text = definition.decode()

@@ -108,7 +108,7 @@ async def connected(
             f"ledgersRoot={place.ledgers_root}, but metadata.url={place.metadata_url} names {root}; leave "
             "ledgersRoot out"
         )
-    store = await _opened(url, clock)
+    store = await _open_store(url, clock)
     config = ClientConfig(timeout_s=place.read_timeout_s, tls=tls, frame_bytes_max=place.frame_bytes_max)
     bookkeeper = BookKeeper(store, clock, config, root=place.ledgers_root or root, allocate=allocate)
     try:
@@ -123,7 +123,7 @@ async def connected(
         await store.close()
 
 
-async def _opened(url: str, clock: Clock) -> MetadataStore:
+async def _open_store(url: str, clock: Clock) -> MetadataStore:
     """The metadata store, for reading. Raises ConfigurationError, MetadataError."""
     folder = Path(url.partition(":")[2].removeprefix("//"))
     if url.startswith("rocksdb:") and not holds_tree(folder):
@@ -296,7 +296,7 @@ class Freezer:
                 if not metadata.is_closed:
                     last, size_bytes = await self._open_end(part, ledger_id, metadata)
             except NoSuchLedger:
-                await self._gone(part, ledger_id)
+                await self._check_given_up(part, ledger_id)
                 return None
             except BookKeeperError as error:
                 raise MagnetarError(f"cannot find the end of ledger {ledger_id} of {part}: {error}") from error
@@ -329,7 +329,7 @@ class Freezer:
             ) from error
         log.warning("%s; leaving out what may have been acknowledged behind entry %d", text, last)
 
-    async def _gone(self, part: TopicName, ledger_id: int) -> None:
+    async def _check_given_up(self, part: TopicName, ledger_id: int) -> None:
         """Raises DataLoss, unless the topic has given the ledger up meanwhile or failOnDataLoss is false."""
         if ledger_id not in (await self.ledgers(part) or ()):
             return  # trimmed since the read was planned: the same as if it had been trimmed before

@@ -85,16 +85,16 @@ class Pushed:
                 continue
             self._tests.setdefault(column, []).append(test)
             self.used.append(spark_filter)
-        self._entry_ids, self._ids = self._span("__entryId"), self._listed("__entryId")
+        self._entry_ids, self._ids = self._span("__entryId"), self._passing_values("__entryId")
         self._times_us = self._span("__publishTime")
-        positions = self._listed("__messageId")
+        positions = self._passing_values("__messageId")
         self._positions: dict[int, set[int]] | None = None if positions is None else _positions_of(positions)
 
     def __bool__(self) -> bool:
         return bool(self.used)
 
     def _admits(self, column: str, value: Any) -> bool:
-        return all(_verdict(test, value) is True for test in self._tests.get(column, ()))
+        return all(_sql_result(test, value) is True for test in self._tests.get(column, ()))
 
     def _span(self, column: str) -> _Span:
         low: int | None = None
@@ -105,7 +105,7 @@ class Pushed:
             high = span.high if high is None or (span.high is not None and span.high < high) else high
         return _Span(low, high)
 
-    def _listed(self, column: str) -> set[Any] | None:
+    def _passing_values(self, column: str) -> set[Any] | None:
         """The values that can pass, if the filters name them; of a column without nulls."""
         listed: set[Any] | None = None
         for test in self._tests.get(column, ()):
@@ -226,11 +226,11 @@ _COMPARISONS: Final[dict[type[Filter], Callable[[Any, Any], bool]]] = {
 }
 
 
-def _verdict(test: Filter, value: Any) -> bool | None:
+def _sql_result(test: Filter, value: Any) -> bool | None:
     """The result as SQL has it; None is null."""
     match test:
         case Not(child=child):
-            inner = _verdict(child, value)
+            inner = _sql_result(child, value)
             return None if inner is None else not inner
         case IsNull():
             return value is None

@@ -110,10 +110,10 @@ def pieces(topic: TopicRange, kept: Sequence[Run], gap: int = GAP) -> list[Topic
             stretches[-1] = (*stretches[-1][:2], number, part.last + 1)
         else:
             stretches.append((number, part.first, number, part.last + 1))
-    return [_piece(topic, *borders) for borders in stretches]
+    return [_part_between(topic, *borders) for borders in stretches]
 
 
-def _piece(topic: TopicRange, first: int, begin: int, last: int, end: int) -> TopicRange:
+def _part_between(topic: TopicRange, first: int, begin: int, last: int, end: int) -> TopicRange:
     """The part from entry *begin* of run *first* up to before entry *end* of run *last*."""
     runs = topic.runs
     taken = [run.part(begin if number == first else run.first, end - 1 if number == last else run.last)
@@ -140,11 +140,11 @@ def plan(
     assert 1 <= min_partitions <= max_partitions, (min_partitions, max_partitions)
     filled = [topic for topic in ranges if topic.runs]
     wanted = round(sum(topic.size_bytes for topic in filled) / target_bytes)
-    counts = _shares(filled, min(max(wanted, min_partitions), max_partitions))
+    counts = _tasks_by_topic(filled, min(max(wanted, min_partitions), max_partitions))
     return _interleave([_split(topic, count) for topic, count in zip(filled, counts, strict=True)])
 
 
-def _shares(topics: Sequence[TopicRange], wanted: int) -> list[int]:
+def _tasks_by_topic(topics: Sequence[TopicRange], wanted: int) -> list[int]:
     """The number of tasks for each topic partition. Tasks are added one by one where they are largest so far."""
     counts = [1] * len(topics)
     sizes, entries = [topic.size_bytes for topic in topics], [topic.entries for topic in topics]
@@ -193,14 +193,14 @@ def _split(topic: TopicRange, count: int) -> list[Split]:
         done = [*topic.before[-LOOK_BACK_RUNS:], *runs[max(first - LOOK_BACK_RUNS, 0) : first]]
         if taken[0].first > runs[first].first:
             done.append(runs[first].part(runs[first].first, taken[0].first - 1))
-        before = _nearest(done)
+        before = _nearest_runs(done)
         is_all = sum(run.entries for run in before) == begin + earlier_entries
         acked = None if topic.acked is None else topic.acked.cut_to(taken)
         splits.append(Split(topic.topic, topic.partition, tuple(taken), before, is_all, acked))
     return splits
 
 
-def _nearest(done: Sequence[Run]) -> tuple[Run, ...]:
+def _nearest_runs(done: Sequence[Run]) -> tuple[Run, ...]:
     """The last of these runs, as far back as a task looks for first chunks."""
     kept: list[Run] = []
     room = LOOK_BACK_ENTRIES

@@ -25,7 +25,7 @@ def chosen(
     options: ReadOptions, ranges: Sequence[TopicRange], closed_ms: Mapping[int, int], pushed: "Pushed | None"
 ) -> list[TopicRange]:
     """Ranges that hold every row that is asked for, and few others. Raises MagnetarError."""
-    kept = [_kept(topic_range, pushed) for topic_range in ranges]
+    kept = [_runs_to_read(topic_range, pushed) for topic_range in ranges]
     times = None if pushed is None else pushed.times(options.slack_ms)
     if times is not None and any(kept):
         kept = asyncio.run(_in_times(options, ranges, kept, closed_ms, times))
@@ -41,17 +41,17 @@ def chosen(
         let_through()
         log.info(
             "filters that leave something out: %s; checked by Spark alone: %s; read are %d of %d entries",
-            _listed(pushed.used), _listed(pushed.unused), sum(part.entries for part in parts),
+            _filters_text(pushed.used), _filters_text(pushed.unused), sum(part.entries for part in parts),
             sum(topic_range.entries for topic_range in ranges),
         )  # fmt: skip
     return parts
 
 
-def _listed(filters: Sequence[object]) -> str:
+def _filters_text(filters: Sequence[object]) -> str:
     return ", ".join(map(repr, filters)) or "none"
 
 
-def _kept(topic: TopicRange, pushed: "Pushed | None") -> list[Run]:
+def _runs_to_read(topic: TopicRange, pushed: "Pushed | None") -> list[Run]:
     if pushed is not None and not pushed.admits_topic(topic.topic, topic.partition):
         return []
     runs = list(topic.runs) if topic.acked is None else topic.acked.left_of(topic.runs)

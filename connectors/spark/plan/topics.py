@@ -49,8 +49,8 @@ async def near_names(store: MetadataStore, topic: TopicName) -> str:
     near = difflib.get_close_matches(topic.local.lower(), there, _NEAR)
     if near:
         return f"did you mean {' or '.join(there[name] for name in near)}?"
-    some = ", ".join(sorted(there.values())[:_NEAR])
-    return f"of the {len(there)} topics of namespace {topic.namespace} none is like it: {some}, …"
+    near_topics = ", ".join(sorted(there.values())[:_NEAR])
+    return f"of the {len(there)} topics of namespace {topic.namespace} none is like it: {near_topics}, …"
 
 
 _INTERNAL: Final = re.compile(r"__.*")

@@ -150,30 +150,30 @@ async def admit(backlogs: Mapping[Part, Backlog], allowance: Allowance, heads: H
     """How far each partition is read: in proportion to what waits there, one entry at least where there is one."""
     admitted = dict(backlogs)
     if allowance.size_bytes is not None:
-        admitted |= await _within(admitted, allowance.size_bytes, _Bytes(heads), heads)
+        admitted |= await _heads_within(admitted, allowance.size_bytes, _Bytes(heads), heads)
     if allowance.messages is not None:
-        admitted |= await _within(admitted, allowance.messages, _Messages(heads), heads)
+        admitted |= await _heads_within(admitted, allowance.messages, _Messages(heads), heads)
     return {part: backlog.end for part, backlog in admitted.items()}
 
 
-async def _within(
+async def _heads_within(
     backlogs: Mapping[Part, Backlog], limit: int, measure: _Bytes | _Messages, heads: Heads
 ) -> dict[Part, Backlog]:
     filled = {part: backlog for part, backlog in backlogs.items() if backlog.runs}
     scales = await asyncio.gather(*map(measure.scale, filled.values()))
     waiting = await asyncio.gather(
-        *(_total(backlog, scale, measure) for backlog, scale in zip(filled.values(), scales, strict=True))
+        *(_total_waiting(backlog, scale, measure) for backlog, scale in zip(filled.values(), scales, strict=True))
     )
 
     async def fitting(backlog: Backlog, scale: Scale | None, room: int) -> Backlog:
-        count = None if scale is None else await _searched(backlog, scale, room, heads)
+        count = None if scale is None else await _search_limit(backlog, scale, room, heads)
         if count is None:
             average = await measure.average(backlog)
             walk = Walk(
                 backlog, room, average, counts_messages=measure.counts_messages,
                 walked_entries=WALKED_ENTRIES_MAX * room // limit, walked_bytes=WALKED_BYTES_MAX * room // limit,
             )  # fmt: skip
-            count = await _walked(backlog, walk, heads)
+            count = await _walk_to_limit(backlog, walk, heads)
         return backlog.first(count)
 
     rooms = shares(limit, waiting)
@@ -181,12 +181,12 @@ async def _within(
     return dict(zip(filled, kept, strict=True))
 
 
-async def _total(backlog: Backlog, scale: Scale | None, measure: _Bytes | _Messages) -> int:
+async def _total_waiting(backlog: Backlog, scale: Scale | None, measure: _Bytes | _Messages) -> int:
     """What waits, about where there is no scale."""
     return round(backlog.entries * await measure.average(backlog)) if scale is None else scale.total
 
 
-async def _searched(backlog: Backlog, scale: Scale, room: int, heads: Heads) -> int | None:
+async def _search_limit(backlog: Backlog, scale: Scale, room: int, heads: Heads) -> int | None:
     """None: the entries do not tell."""
     search = Search(scale, room)
     while (number := search.wants) is not None:
@@ -195,7 +195,7 @@ async def _searched(backlog: Backlog, scale: Scale, room: int, heads: Heads) -> 
     return None if search.is_lost else search.fitting
 
 
-async def _walked(backlog: Backlog, walk: Walk, heads: Heads) -> int:
+async def _walk_to_limit(backlog: Backlog, walk: Walk, heads: Heads) -> int:
     while (wanted := walk.wants) is not None:
         number, count = wanted
         _, ledger_id, entry_id = backlog.place(number)
@@ -219,7 +219,7 @@ class Waiting:
                 continue
             left = Backlog(runs, backlog.end)
             walk = Walk(left, least - self._messages - 1, 1.0, counts_messages=True)
-            await _walked(left, walk, heads)
+            await _walk_to_limit(left, walk, heads)
             if walk.is_full:
                 return True
             self._messages += walk.taken
@@ -232,7 +232,7 @@ async def lag(left: Sequence[Backlog], heads: Heads, now_ms: int) -> Lag:
 
     async def of_one(backlog: Backlog) -> Lag:
         measure, in_bytes = _Messages(heads), _Bytes(heads)
-        size_bytes = await _total(backlog, await in_bytes.scale(backlog), in_bytes)
+        size_bytes = await _total_waiting(backlog, await in_bytes.scale(backlog), in_bytes)
         scale = await measure.scale(backlog)
         if scale is not None:
             messages = scale.total

@@ -199,7 +199,7 @@ class _Driver:
         if self._initial is None:
             self._loop.run(self._follower.look_settled())
             begins, ends = self._follower.begins(), self._follower.ends()
-            origin = {part: self._first(part, begins[part], ends[part]) for part in begins}
+            origin = {part: self._first_position(part, begins[part], ends[part]) for part in begins}
             self._initial = StreamOffset(origin, origin, self._keep_from(origin), is_fresh=True)
         return self._initial
 
@@ -213,7 +213,7 @@ class _Driver:
             return {}
         new = self._loop.run(self._follower.without_cursor(self._options.subscription))
         positions = {part: origin[part] for part in origin if part in new}
-        kept = self._kept(positions, StreamOffset({}))
+        kept = self._positions_to_keep(positions, StreamOffset({}))
         self._subscription.keep(self._done_before(positions, kept))
         self._keep_new()
         return kept
@@ -224,7 +224,7 @@ class _Driver:
             names = (self._follower.name_of(part) for part in self._follower.ends())
             self._subscription.keep({name: None for name in names if name is not None})
 
-    def _first(self, part: Part, begin: Position, end: Position) -> Position:
+    def _first_position(self, part: Part, begin: Position, end: Position) -> Position:
         if self._options.times is not None:
             return self._loop.run(self._follower.first_of(part, self._options.times))
         given = self._options.starting.get(TopicName.parse(part.topic), {})
@@ -290,7 +290,7 @@ class _Driver:
         self._waiting, self._planned_s = Waiting(), self._clock.monotonic()
         reached = {**first.positions, **self._loop.run(admit(backlogs, allowance, self._heads))}
         positions = {part: position for part, position in reached.items() if not self._follower.give_up(part)}
-        return StreamOffset(positions, first.origin, self._kept(positions, first))
+        return StreamOffset(positions, first.origin, self._positions_to_keep(positions, first))
 
     def _is_too_early(self, backlogs: Mapping[Part, Backlog], least: int | None) -> bool:
         """Whether a batch is to wait for more messages. The first one of a run does not, as with Kafka's source."""
@@ -363,7 +363,7 @@ class _Driver:
         if self._subscription is not None:
             self._subscription.keep(self._done_before(end.positions, end.kept))
 
-    def _kept(self, positions: Positions, before: StreamOffset) -> Positions:
+    def _positions_to_keep(self, positions: Positions, before: StreamOffset) -> Positions:
         """What the subscription is to keep of partitions that are read up to *positions*: the last entry of each."""
         if self._subscription is None:
             return {}

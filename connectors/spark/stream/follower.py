@@ -140,7 +140,7 @@ class Follower:
         topic = self._topics.get(TopicName.parse(part.topic))
         return None if topic is None else topic.parts.get(part.number)
 
-    def _all(self) -> "dict[Part, _PartView]":
+    def _view_all(self) -> "dict[Part, _PartView]":
         return {
             Part(topic.full, number): view
             for topic, of_topic in self._topics.items()
@@ -149,11 +149,11 @@ class Follower:
 
     def begins(self) -> dict[Part, Position]:
         """The first entry of each partition."""
-        return {part: view.begin for part, view in self._all().items()}
+        return {part: view.begin for part, view in self._view_all().items()}
 
     def ends(self) -> dict[Part, Position]:
         """The position behind what may be read of each partition."""
-        return {part: view.end for part, view in self._all().items()}
+        return {part: view.end for part, view in self._view_all().items()}
 
     async def first_of(self, part: Part, times: Times) -> Position:
         """About where the messages of *times* begin; the end if there are none. Raises MagnetarError."""
@@ -169,8 +169,9 @@ class Follower:
         DataLoss, unless failOnDataLoss is false."""
         if not self._knows(part, end):
             self._report_loss(
-                f"partition {part.number} of {part.topic}: a batch up to {_text(end)} was planned, and what stands "
-                "before that is not known (any more): the topic does not list its ledger, or has an open one before",
+                f"partition {part.number} of {part.topic}: a batch up to {_position_text(end)} was planned, and what "
+                "stands before that is not known (any more): the topic does not list its ledger, or has an open one "
+                "before",
                 "If it was removed, raise the namespace's retention, or set option subscription; ",
             )
 
@@ -201,7 +202,7 @@ class Follower:
 
     async def without_cursor(self, subscription: str) -> set[Part]:
         """The partitions that have no subscription of this name. Raises MetadataError."""
-        names = {part: view.name.managed_ledger_name for part, view in self._all().items()}
+        names = {part: view.name.managed_ledger_name for part, view in self._view_all().items()}
         there = await asyncio.gather(*(self._store.exists(cursor_path(name, subscription)) for name in names.values()))
         return {part for part, is_there in zip(names, there, strict=True) if not is_there}
 
@@ -216,8 +217,8 @@ class Follower:
             text = view.loss(start, kept)
         elif start > EARLIEST and self._is_asked_for(TopicName.parse(part.topic)):
             text = (
-                f"partition {part.number} of {part.topic}, of which reading stopped at {_text(start)}, is gone; "
-                "whether it had more entries is not known"
+                f"partition {part.number} of {part.topic}, of which reading stopped at {_position_text(start)}, is "
+                "gone; whether it had more entries is not known"
             )
             advice = ""
         else:
@@ -364,7 +365,7 @@ class _PartView:
                 del self._open[ledger.ledger_id]
                 self._is_stale = True  # the topic has another one, or will have: the watch may be slower
                 if ledger.is_gone:
-                    self._lose(ledger.run)
+                    self._note_loss(ledger.run)
                 else:
                     self._closed[ledger.ledger_id] = ledger.run
             is_changed = True
@@ -387,7 +388,7 @@ class _PartView:
             ledger = self._open.pop(gone, None)
             if self._closed.get(gone) is not None:
                 self._gone_whole_end = max(self._gone_whole_end, (gone + 1, 0))
-            self._lose(self._closed.pop(gone, None) if ledger is None else ledger.run)
+            self._note_loss(self._closed.pop(gone, None) if ledger is None else ledger.run)
         known, untold = recorded(infos)  # rule 1
         for ledger_id, run in known.items():
             self._open.pop(ledger_id, None)
@@ -406,7 +407,7 @@ class _PartView:
         self.closed_ms = {info.ledgerId: info.timestamp for info in infos}
         self.offloaded = places(infos)
 
-    def _lose(self, run: Run | None) -> None:
+    def _note_loss(self, run: Run | None) -> None:
         """Note that what was seen of a ledger is gone."""
         if run is not None:
             self._gone_end = max(self._gone_end or EARLIEST, (run.ledger_id, run.last + 1))
@@ -482,7 +483,7 @@ class _PartView:
         """What was lost behind *start*, as a sentence; None: nothing, as far as is known. *kept*: the entry that a
         subscription keeps."""
         if self._gone_end is not None and start < self._gone_end:
-            return f"{self.name}: what was stored from {_text(start)} on was removed before it was read"
+            return f"{self.name}: what was stored from {_position_text(start)} on was removed before it was read"
         missing = [ledger for ledger in sorted(self._missing) if ledger >= start[0]]
         if missing:
             return f"{self.name}: ledger {missing[0]} is gone, although the topic lists it"
@@ -493,15 +494,15 @@ class _PartView:
             if self._ledger_ids and self._ledger_ids[0] <= kept[0]:
                 return None
             return (
-                f"{self.name}: ledger {kept[0]}, which the subscription kept for its entry {_text(kept)}, is gone: the "
-                "subscription was deleted, or moved by others than the query (message TTL, backlog eviction, skip, "
-                "reset); whether there were more entries is not known"
+                f"{self.name}: ledger {kept[0]}, which the subscription kept for its entry {_position_text(kept)}, is "
+                "gone: the subscription was deleted, or moved by others than the query (message TTL, backlog eviction, "
+                "skip, reset); whether there were more entries is not known"
             )
         if entry_id == 0:
             return None
         return (
-            f"{self.name}: ledger {ledger_id}, in which reading stopped at {_text(start)}, is gone; whether it had "
-            "more entries is not known"
+            f"{self.name}: ledger {ledger_id}, in which reading stopped at {_position_text(start)}, is gone; whether "
+            "it had more entries is not known"
         )
 
     def give_up(self) -> bool:
@@ -512,7 +513,7 @@ class _PartView:
         return self._is_deleted
 
 
-def _text(position: Position) -> str:
+def _position_text(position: Position) -> str:
     return f"{position[0]}:{position[1]}"
 
 
@@ -564,18 +565,20 @@ class _OpenLedger:
         assert self.run is None or last >= self.run.last, "what may be read of a ledger never becomes less"
         self._held = [seen for seen in self._held if seen[1] > last]
         if self.run is None or last > self.run.last:
-            self.run = await self._run(last)
+            self.run = await self._run_up_to(last)
 
     def reach(self, last: int) -> None:
-        """Entries up to *last* were seen as settled before: what can be seen now, by fewer bookies or for a shorter
-        time, does not count against that."""
+        """Let entries up to *last* be read: an earlier look has seen them as settled. It does not matter if fewer of
+        them can be seen now, because fewer bookies answer or they have been seen for a shorter time."""
         assert last >= 0, f"entry {last} cannot have been seen"
         if self.run is None or last > self.run.last:
-            # Their sizes are not known: the average of those before them, or one byte each.
+            # The sizes of the new entries are not known: each counts as the average of those before, or as one byte.
             known = self.run or Run(self.ledger_id, 0, 0, 1)
             self.run = Run(self.ledger_id, 0, last, known.size_bytes * (last + 1) // known.entries)
 
-    async def _run(self, last: int) -> Run | None:
+    async def _run_up_to(self, last: int) -> Run | None:
+        """The entries 0 to *last*, with their size: an estimate from the bytes up to LAC, or, before any entry is
+        confirmed, as *last* itself carries it. If that entry cannot be read, what was known before."""
         if last < 0:
             return None
         confirmed, length = self._handle.last_add_confirmed, self._handle.length

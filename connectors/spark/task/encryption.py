@@ -91,7 +91,7 @@ class Decryption:
             if private is None:
                 continue
             try:
-                data_key = _opened(private, encrypted)
+                data_key = _decrypted_key(private, encrypted)
             except (ValueError, AttributeError) as error:  # a key of another kind has no `decrypt`
                 reasons.append(f"its data key does not open with {name}: {error!r:.100}")
                 continue
@@ -107,7 +107,7 @@ class Decryption:
         )
 
 
-def _opened(private: Any, encrypted: bytes) -> bytes:
+def _decrypted_key(private: Any, encrypted: bytes) -> bytes:
     """Raises ValueError."""
     from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
     from cryptography.hazmat.primitives.asymmetric.padding import MGF1, OAEP

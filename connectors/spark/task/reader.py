@@ -246,7 +246,7 @@ class _Task:
             if self._split.acked is None or not self._split.acked.has(opened.ledger_id, opened.entry_id):
                 self._add_headless(builder, opened)
         if opened.is_chunk:
-            self._remember(opened)
+            self._remember_chunk(opened)
 
     def _taken(self, builder: RowBuilder, laps: Laps) -> Iterator[pa.RecordBatch]:
         for batch in builder.take():
@@ -442,7 +442,7 @@ class _Task:
         much for one, or cannot be known for an entry that cannot be understood."""
         if self._steps is None:
             runs, _ = clip(self._plain, None, (chunk.ledger_id, chunk.entry_id))
-            self._steps = _backwards(runs)
+            self._steps = _reversed_pieces(runs)
         key = _key_of(chunk)
         while not any(place.is_first for place in self._seen.get(key, ())):
             step = next(self._steps, None) if self._looked < LOOK_BACK_ENTRIES else None
@@ -483,7 +483,7 @@ class _Task:
         for key, places in chunks.items():
             self._seen[key] = [*places, *self._seen.get(key, ())]
 
-    def _remember(self, chunk: Opened) -> None:
+    def _remember_chunk(self, chunk: Opened) -> None:
         """Where a chunk of this split stands: the message may be dropped for want of room, and be whole later."""
         if chunk.ledger_id in self._plain_ledgers:
             self._seen.setdefault(_key_of(chunk), []).append(_Place.of_chunk(chunk))
@@ -499,7 +499,7 @@ async def _read_some(handle: LedgerReadHandle, first: int, last: int) -> list[St
     return entries
 
 
-def _backwards(runs: tuple[Run, ...]) -> Iterator[Run]:
+def _reversed_pieces(runs: tuple[Run, ...]) -> Iterator[Run]:
     """Pieces of *runs*, the last one first."""
     for run in reversed(runs):
         last = run.last

@@ -112,7 +112,7 @@ class RowBuilder:
         self.bad_count = 0
         """Entries that could not be understood."""
         self.first_bad: BadEntry | None = None
-        self._row_bytes = 8 * _leaves(schema) + (0 if values is None else values.default_bytes)
+        self._row_bytes = 8 * _count_columns(schema) + (0 if values is None else values.default_bytes)
         if "__topic" in schema.names:
             self._row_bytes += len(topic)
         keys_apart = values is not None and values.has_keys_apart
@@ -144,7 +144,7 @@ class RowBuilder:
             self._makers[name] = lambda rows, field: rows.spread(
                 [value_of(field.name, e.opened.metadata) for e in rows.entries], field
             )
-        self._spread: dict[str, Callable[[Opened], Any]] = {
+        self._repeat_per_message: dict[str, Callable[[Opened], Any]] = {
             "__topic": lambda opened: topic,
             "__producerName": lambda opened: opened.metadata.producer_name,
             "__schemaVersion": lambda opened: opened.metadata.schema_version or None,
@@ -152,7 +152,7 @@ class RowBuilder:
             "__replicatedFrom": _replicated_from,
         }
         """What an entry has once, and what may be long: made for the rows of one record batch."""
-        self._long = [name for name in self._spread if name != "__topic" and name in schema.names]
+        self._long = [name for name in self._repeat_per_message if name != "__topic" and name in schema.names]
         self.chunks = Chunks(unpacked_bytes_max)
         self._reset()
 
@@ -224,7 +224,7 @@ class RowBuilder:
         payload = opened.payload
         row_bytes = self._row_bytes
         if self._long:
-            row_bytes += sum(len(self._spread[name](opened) or b"") for name in self._long)
+            row_bytes += sum(len(self._repeat_per_message[name](opened) or b"") for name in self._long)
         if is_batch(metadata) and not metadata.encryption_keys:
             count = metadata.num_messages_in_batch
             if count < 1:
@@ -273,12 +273,12 @@ class RowBuilder:
         for group in self._groups(entries, is_mixed):
             for batch, more in self._batches(group):
                 if gathered and weight + more > RECORD_BATCH_BYTES_MAX:
-                    yield _one(gathered)
+                    yield _as_one_batch(gathered)
                     gathered, weight = [], 0
                 gathered.append(batch)
                 weight += more
         if gathered:
-            yield _one(gathered)
+            yield _as_one_batch(gathered)
 
     def _groups(self, entries: "Sequence[_Entry | BadEntry]", is_mixed: bool) -> "Iterator[_Rows | list[BadEntry]]":
         """Rows and bad entries, in order."""
@@ -297,7 +297,7 @@ class RowBuilder:
             return
         try:
             rows = _Rows(entries, by_heads=self._by_heads)
-            self._make(rows)
+            self._make_metadata_columns(rows)
         except (UnusualLayout, *NO_COLUMN) as error:
             if is_usual and isinstance(error, UnusualLayout):
                 yield from self._written_anew(entries)
@@ -329,7 +329,7 @@ class RowBuilder:
         if self._mode is Mode.PERMISSIVE:
             yield [bad]
 
-    def _make(self, rows: "_Rows") -> None:
+    def _make_metadata_columns(self, rows: "_Rows") -> None:
         """The columns that do not depend on values, but for those that may be long. Raises UnusualLayout, and what
         NO_COLUMN names."""
         is_parsed = self._needs_fields or (not self._by_heads and rows.messages.has_flags)
@@ -370,8 +370,10 @@ class RowBuilder:
                                if decoded.corrupt else pa.nulls(rows.count, field.type))  # fmt: skip
             elif field.name in rows.whole.columns:
                 columns.append(rows.cut(rows.whole.columns[field.name]))
-            elif field.name in self._spread:
-                columns.append(rows.spread([self._spread[field.name](e.opened) for e in rows.entries], field))
+            elif field.name in self._repeat_per_message:
+                columns.append(
+                    rows.spread([self._repeat_per_message[field.name](e.opened) for e in rows.entries], field)
+                )
             elif self._values is None:
                 columns.append(self._raw_values(field, rows))
             else:
@@ -480,7 +482,7 @@ NO_COLUMN: Final = (Corruption, *NO_VALUE)
 """What is raised for metadata of which a column cannot be made."""
 
 
-def _leaves(schema: pa.Schema) -> int:
+def _count_columns(schema: pa.Schema) -> int:
     """How many columns there are, with those inside of others."""
     count, kinds = 0, [field.type for field in schema]
     while kinds:
@@ -496,7 +498,7 @@ def _normalised(entry: _Entry) -> _Entry:
     return entry._replace(pieces=(normalised(entry.opened.payload, entry.messages),)) if entry.is_batch else entry
 
 
-def _one(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
+def _as_one_batch(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
     return batches[0] if len(batches) == 1 else pa.concat_batches(batches)
 
 
@@ -584,7 +586,7 @@ class _Rows:
 
     def spread(self, per_entry: Sequence[Any], field: pa.Field) -> pa.Array:
         """As `repeated`, for values that are not numbers."""
-        return _spread(per_entry, self.counts, field)
+        return _repeat_per_message(per_entry, self.counts, field)
 
     @property
     def places(self) -> Numbers:
@@ -653,7 +655,7 @@ class _Part:
 
     def spread(self, per_entry: Sequence[Any], field: pa.Field) -> pa.Array:
         """For each row the value of its entry."""
-        return _spread(per_entry, self._counts, field)
+        return _repeat_per_message(per_entry, self._counts, field)
 
     @cached_property
     def versions(self) -> list[tuple[int, int | None]]:
@@ -674,7 +676,7 @@ class _Part:
 # ------------------------------------------------------------------------------------------ columns
 
 
-def _spread(per_entry: Sequence[Any], counts: Numbers, field: pa.Field) -> pa.Array:
+def _repeat_per_message(per_entry: Sequence[Any], counts: Numbers, field: pa.Field) -> pa.Array:
     return pa.array(per_entry, field.type).take(pa.array(np.repeat(np.arange(len(counts)), counts)))
 
 

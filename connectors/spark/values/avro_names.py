@@ -13,7 +13,7 @@ def qualified(schema: Any) -> Any:
 
 class _Names:
     def __init__(self) -> None:
-        self._whole: set[str] = set()
+        self._full_names: set[str] = set()
         self._last: dict[str, str] = {}
         """Without namespace → the full name of the last type that is called so."""
 
@@ -21,14 +21,14 @@ class _Names:
         if isinstance(schema, list):
             return [self.qualify(branch, namespace) for branch in schema]
         if isinstance(schema, str):
-            return self._resolve(schema, namespace)
+            return self._resolved_name(schema, namespace)
         if not isinstance(schema, dict):
             return schema
         qualified = dict(schema)
         if schema.get("type") in _NAMED and "name" in schema:
-            qualified["name"] = _whole(schema["name"], schema.get("namespace", namespace))
+            qualified["name"] = _full_name(schema["name"], schema.get("namespace", namespace))
             namespace, _, short = qualified["name"].rpartition(".")
-            self._whole.add(qualified["name"])
+            self._full_names.add(qualified["name"])
             self._last[short] = qualified["name"]
         elif "type" in schema:
             qualified["type"] = self.qualify(schema["type"], namespace)
@@ -41,10 +41,10 @@ class _Names:
             ]
         return qualified
 
-    def _resolve(self, name: str, namespace: str) -> str:
-        whole = _whole(name, namespace)
-        return whole if whole in self._whole else self._last.get(name.rpartition(".")[2], name)
+    def _resolved_name(self, name: str, namespace: str) -> str:
+        whole = _full_name(name, namespace)
+        return whole if whole in self._full_names else self._last.get(name.rpartition(".")[2], name)
 
 
-def _whole(name: str, namespace: str | None) -> str:
+def _full_name(name: str, namespace: str | None) -> str:
     return name if "." in name or not namespace else f"{namespace}.{name}"

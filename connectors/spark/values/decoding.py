@@ -147,7 +147,7 @@ class _OneByOne:
         for count, version in self._source.versions if self._wanted or self._permissive else ():
             self._entry(range(begin, begin + count), version, value)
             begin += count
-        self._make()
+        self._finish_columns()
         pieces = {field.name: [columns[field.name] for columns in self._made] for field in self._wanted}
         columns = {name: arrays[0] if len(arrays) == 1 else pa.concat_arrays(arrays) for name, arrays in pieces.items()}
         return Decoded(columns, self._corrupt)
@@ -174,7 +174,7 @@ class _OneByOne:
             for name, column in lists:
                 column.append(record.get(name))
             if self._bytes >= DECODED_BYTES_MAX:
-                self._make()
+                self._finish_columns()
                 lists = list(self._lists.items())
 
     def _decoded(
@@ -198,7 +198,7 @@ class _OneByOne:
             self._corrupt[row] = text
             return {}
 
-    def _make(self) -> None:
+    def _finish_columns(self) -> None:
         """Columns of the lists, which begin anew."""
         if self._permissive:
             misfits = {

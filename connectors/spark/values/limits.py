@@ -117,15 +117,15 @@ def _bytes_step(walk: _Walk, depth: int) -> None:
     walk.pass_over(walk.number())
 
 
-def _fixed(size: int) -> _Shape:
+def _fixed_shape(size: int) -> _Shape:
     return _Shape(lambda walk, depth: walk.pass_over(size), size, size)
 
 
 _PRIMITIVES: Final = {
-    "null": _fixed(0),
-    "boolean": _fixed(1),
-    "float": _fixed(4),
-    "double": _fixed(8),
+    "null": _fixed_shape(0),
+    "boolean": _fixed_shape(1),
+    "float": _fixed_shape(4),
+    "double": _fixed_shape(8),
     "int": _Shape(_number_step, 1),
     "long": _Shape(_number_step, 1),
     "bytes": _Shape(_bytes_step, 1),
@@ -172,7 +172,7 @@ class AvroLimits:
         if isinstance(schema, list):
             return self._union([self._shape(branch) for branch in schema])
         if isinstance(schema, str):
-            return _PRIMITIVES.get(schema) or self._known(schema)
+            return _PRIMITIVES.get(schema) or self._shape_of_name(schema)
         kind = schema["type"]
         match kind:
             case "record" | "error":
@@ -184,13 +184,13 @@ class AvroLimits:
             case "enum":
                 shape = _Shape(_number_step, 1)
             case "fixed":
-                shape = _fixed(int(schema["size"]))
+                shape = _fixed_shape(int(schema["size"]))
             case _:
                 return self._shape(kind)
         self._named[schema["name"]] = shape
         return shape
 
-    def _known(self, name: str) -> _Shape:
+    def _shape_of_name(self, name: str) -> _Shape:
         shape = self._named[name]
         if shape is not None:
             return shape

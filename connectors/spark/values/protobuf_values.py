@@ -123,13 +123,13 @@ def _fields(message: Descriptor, topic: str, within: tuple[str, ...]) -> list[t.
 def _type(field: FieldDescriptor, topic: str, within: tuple[str, ...]) -> t.DataType:
     entry = _map_entry(field)
     if entry is not None:
-        key, value = (_one(entry.fields_by_name[name], topic, within) for name in ("key", "value"))
+        key, value = (_type_of_field(entry.fields_by_name[name], topic, within) for name in ("key", "value"))
         return t.MapType(key, value, False)
-    value_type = _one(field, topic, within)
+    value_type = _type_of_field(field, topic, within)
     return t.ArrayType(value_type, False) if field.is_repeated else value_type
 
 
-def _one(field: FieldDescriptor, topic: str, within: tuple[str, ...]) -> t.DataType:
+def _type_of_field(field: FieldDescriptor, topic: str, within: tuple[str, ...]) -> t.DataType:
     if field.message_type is None:
         return _TYPES[field.type]
     if field.message_type.full_name == _TIMESTAMP:

@@ -204,9 +204,9 @@ class _Types:
                     "and decode it yourself"
                 )
             return known, False
-        return self._complex(schema, place)
+        return self._complex_type(schema, place)
 
-    def _complex(self, schema: dict[str, Any], place: str) -> tuple[t.DataType, bool]:
+    def _complex_type(self, schema: dict[str, Any], place: str) -> tuple[t.DataType, bool]:
         kind = schema["type"]
         logical = schema.get("logicalType")
         column_type: t.DataType
@@ -268,10 +268,10 @@ class AvroValues:
         number = self._default_version if version is None else version
         decode = self._decoders.get(number)
         if decode is None:
-            decode = self._decoders[number] = self._make(number)
+            decode = self._decoders[number] = self._make_decoder(number)
         return decode
 
-    def _make(self, number: int) -> Decode:
+    def _make_decoder(self, number: int) -> Decode:
         from fastavro import parse_schema, schemaless_reader
         from fastavro.read import LOGICAL_READERS
         from fastavro.schema import SchemaParseException
@@ -468,7 +468,7 @@ def _converter(
     else:
         convert = _converter(kind, conversions, named)
     if kind in ("record", "array", "map"):
-        convert = _guarded(conversions.get((kind, None)), convert)
+        convert = _checked_first(conversions.get((kind, None)), convert)
     if "name" in schema:
         named[schema["name"]] = convert
     return convert
@@ -498,7 +498,7 @@ def _of_values(inner: Convert | None) -> Convert | None:
     return None if inner is None else _unless_null(lambda items: {key: inner(item) for key, item in items.items()})
 
 
-def _guarded(check: Convert | None, convert: Convert | None) -> Convert | None:
+def _checked_first(check: Convert | None, convert: Convert | None) -> Convert | None:
     """*convert* for what passes *check*."""
     if check is None or convert is None:
         return _unless_null(check) or convert

@@ -20,21 +20,21 @@ if TYPE_CHECKING:
 def value_fields(options: ReadOptions, frozen: "Sequence[FrozenTopic]") -> list[t.StructField]:
     """The columns of the values. Raises ConfigurationError."""
     if options.union_schemas:
-        fields = _united(options, frozen)
-        return [*fields, *_corrupt(options)]
+        fields = _united_columns(options, frozen)
+        return [*fields, *_corrupt_columns(options)]
     kind = _common_kind(options, frozen)
     if kind in ("binary", "string"):
-        return [*fields_of(kind, None, ""), *_corrupt(options)]
-    return [*fields_of(kind, frozen[0].schemas[-1], str(frozen[0].topic)), *_corrupt(options)]
+        return [*fields_of(kind, None, ""), *_corrupt_columns(options)]
+    return [*fields_of(kind, frozen[0].schemas[-1], str(frozen[0].topic)), *_corrupt_columns(options)]
 
 
-def _corrupt(options: ReadOptions) -> list[t.StructField]:
+def _corrupt_columns(options: ReadOptions) -> list[t.StructField]:
     if options.mode is not Mode.PERMISSIVE:
         return []
     return [t.StructField(CORRUPT, t.BinaryType(), True), t.StructField(REASON, t.StringType(), True)]
 
 
-def _united(options: ReadOptions, frozen: "Sequence[FrozenTopic]") -> list[t.StructField]:
+def _united_columns(options: ReadOptions, frozen: "Sequence[FrozenTopic]") -> list[t.StructField]:
     """The columns of all topics, by name in the order in which they come. Raises ConfigurationError for two types."""
     if not frozen:
         raise ConfigurationError("unionSchemas=true needs topics to take the schemas from, and none matches")
@@ -68,8 +68,8 @@ def _common_kind(options: ReadOptions, frozen: "Sequence[FrozenTopic]") -> str:
     if not frozen:
         raise ConfigurationError(f"valueFormat={wanted} needs a topic to take the schema from, and none matches")
     newest = _newest(frozen[0])
-    if not all(_same(newest, _newest(other)) for other in frozen):
-        listed = "; ".join(f"{topic.topic}: {_described(_newest(topic))}" for topic in frozen)
+    if not all(_is_same_schema(newest, _newest(other)) for other in frozen):
+        listed = "; ".join(f"{topic.topic}: {_schema_text(_newest(topic))}" for topic in frozen)
         raise ConfigurationError(
             f"the topics have different schemas: {listed}; read them apart, with unionSchemas=true, or with "
             "valueFormat=binary"
@@ -77,7 +77,7 @@ def _common_kind(options: ReadOptions, frozen: "Sequence[FrozenTopic]") -> str:
     return _kind(wanted, newest, str(frozen[0].topic))
 
 
-def _described(schema: StoredSchema | None) -> str:
+def _schema_text(schema: StoredSchema | None) -> str:
     if schema is None:
         return "no schema"
     text = f"{schema.schema.type.name}, version {schema.version}"
@@ -106,7 +106,7 @@ def _newest(topic: "FrozenTopic") -> StoredSchema | None:
     return topic.schemas[-1] if topic.schemas else None
 
 
-def _same(first: StoredSchema | None, second: StoredSchema | None) -> bool:
+def _is_same_schema(first: StoredSchema | None, second: StoredSchema | None) -> bool:
     if first is None or second is None:
         return first is second
     if first.schema.type is SchemaType.KEY_VALUE and dict(first.schema.properties) != dict(second.schema.properties):
@@ -123,12 +123,12 @@ class ValueColumns:
     def __init__(self, options: ReadOptions, frozen: "Sequence[FrozenTopic]") -> None:
         self._wanted = options.value_format
         self._fails_fast = options.mode is Mode.FAILFAST
-        self._united: dict[str, t.StructField] | None = None
+        self._united_columns: dict[str, t.StructField] | None = None
         self._newest: dict[str, StoredSchema | None] = {}
         self._first: StoredSchema | None = None
         if options.union_schemas:
             self._kind = ""
-            self._united = {field.name: field for field in _united(options, frozen)}
+            self._united_columns = {field.name: field for field in _united_columns(options, frozen)}
             self._newest = {str(topic.topic): _newest(topic) for topic in frozen}
             return
         self._kind = _common_kind(options, frozen)
@@ -137,12 +137,12 @@ class ValueColumns:
     @property
     def needs_schema(self) -> bool:
         """Whether the versions of a topic's schema are needed to decode its values."""
-        return self._united is not None or self._kind not in ("binary", "string")
+        return self._united_columns is not None or self._kind not in ("binary", "string")
 
     def values(self, topic: str, versions: Sequence[StoredSchema]) -> Values | None:
         """What decodes the values of *topic*; None leaves them as they are. Raises ConfigurationError."""
-        if self._united is not None:
-            return self._own_values(topic, versions, self._united)
+        if self._united_columns is not None:
+            return self._own_values(topic, versions, self._united_columns)
         newest = self._first
         if newest is None:
             return PlainValues(is_text=True) if self._kind == "string" and not self._fails_fast else None
@@ -153,11 +153,11 @@ class ValueColumns:
     def unread(self, topic: str, versions: Sequence[StoredSchema]) -> list[str]:
         """The columns of the newest of *versions* that are not those of the query, or not with this type: the topic has
         got them since `load()`, or joined later."""
-        united = self._united or {}
+        united = self._united_columns or {}
         has_joined = bool(united) and topic not in self._newest
         known = self._newest.get(topic) if united else self._first
         newest = versions[-1] if versions else None
-        if not has_joined and (known is None or newest is None or newest.deleted or _same(known, newest)):
+        if not has_joined and (known is None or newest is None or newest.deleted or _is_same_schema(known, newest)):
             return []
         try:
             fields = _fields_of_topic(self._wanted, newest, topic)

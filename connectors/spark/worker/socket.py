@@ -43,11 +43,11 @@ def answer_at_once() -> None:
     _numbers.clear()
     _numbers[pid] = [int(name) for name in os.listdir(_OPEN_FILES)]
     _numbers[pid] = _set(socket.TCP_NODELAY)
-    if _numbers[pid] and _collected not in gc.callbacks:
-        gc.callbacks.append(_collected)
+    if _numbers[pid] and _on_collection not in gc.callbacks:
+        gc.callbacks.append(_on_collection)
 
 
-def _collected(phase: str, info: dict[str, int]) -> None:
+def _on_collection(phase: str, info: dict[str, int]) -> None:
     if phase == "stop" and info["generation"] == _OLDEST:
         _set(socket.TCP_QUICKACK)
 

@@ -124,7 +124,7 @@ class _Partition:
         if self._numbering.state is State.SENDING:
             self._send(group)
         else:
-            self._settle(group)
+            self._settle_probe(group)
 
     def _send(self, group: Group | None) -> None:
         if group is None:
@@ -134,7 +134,7 @@ class _Partition:
         if len(group.messages) < self._group_rows:
             self._deliveries.flush(self._producer)
 
-    def _settle(self, probe: Group | None) -> None:
+    def _settle_probe(self, probe: Group | None) -> None:
         """Send *probe* until it is known whether it was stored by this attempt or by a former one."""
         while probe is not None:
             if self._send_probe(probe):

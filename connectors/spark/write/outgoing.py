@@ -120,7 +120,7 @@ class Columns:
             yield Outgoing(
                 topic,
                 value.encode() if isinstance(value, str) else value,
-                _text(key),
+                _key_text(key),
                 None if time_us is None else time_us // 1000,
                 None if props is None else {name: text for name, text in props if text is not None},
             )
@@ -150,7 +150,7 @@ class Columns:
         return records
 
 
-def _text(key: str | bytes | None) -> str | None:
+def _key_text(key: str | bytes | None) -> str | None:
     """Raises ConfigurationError."""
     if not isinstance(key, bytes):
         return key

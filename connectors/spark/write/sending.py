@@ -37,7 +37,7 @@ class Brokers:
         if compression is not None:
             self._arguments["compression_type"] = getattr(pulsar.CompressionType, compression)
         if definition is not None:
-            self._arguments["schema"] = _encoded(options.value_format, definition)
+            self._arguments["schema"] = _schema_of_encoded(options.value_format, definition)
         arguments = client_arguments(options.broker_options)
         try:
             self._client = pulsar.Client(options.service_url, logger=client_logger(), **arguments)
@@ -161,7 +161,7 @@ def check_topics(count: int) -> None:
         raise NotWritten(f"the rows of one task name more than {TOPICS_MAX} topics; write them in several jobs")
 
 
-def _encoded(value_format: str, definition: dict[str, Any]) -> Any:
+def _schema_of_encoded(value_format: str, definition: dict[str, Any]) -> Any:
     """A schema of the official client for values that are encoded already."""
     import _pulsar
     from pulsar.schema import Schema

@@ -137,7 +137,7 @@ class Numbering:
         while probing nothing before `stored` or `opened` was called."""
         assert self.state in (State.HOLDING, State.SENDING), self.state
         assert not self.is_full
-        self._digest = _chained(self._digest, message)
+        self._digest = _chained_digest(self._digest, message)
         self._rows += 1
         if self.state is State.HOLDING:
             self._held.append(message)
@@ -145,7 +145,7 @@ class Numbering:
         self._group.append(message)
         self._size_bytes += size_of(message)
         is_complete = len(self._group) == self._group_rows or self._size_bytes >= self._group_bytes
-        return self._take() if is_complete or self.is_full else None
+        return self._take_group() if is_complete or self.is_full else None
 
     def _compare(self) -> Group | None:
         """Look at the last row, with what is stored."""
@@ -174,7 +174,7 @@ class Numbering:
 
     def cut(self) -> Group | None:
         """End the group here, before it is complete: a repeated task does not depend on where groups end."""
-        return self._take() if self._group else None
+        return self._take_group() if self._group else None
 
     def ended(self) -> Group | None:
         """No more rows come. Returns the last group; the state is REPEATING afterwards if a former attempt had sent
@@ -183,7 +183,7 @@ class Numbering:
             self.state = State.REPEATING
         return self.cut()
 
-    def _take(self) -> Group:
+    def _take_group(self) -> Group:
         group, self._group, self._size_bytes = Group(self._id(), self._group), [], 0
         return group
 
@@ -194,7 +194,7 @@ class Numbering:
         return int.from_bytes(self._digest[:4], "big") >> (32 - _CHECKSUM_BITS)
 
 
-def _chained(before: bytes, message: Outgoing) -> bytes:
+def _chained_digest(before: bytes, message: Outgoing) -> bytes:
     """A digest over the digest of the rows before and this row; 8 bytes."""
     digest = hashlib.blake2b(before, digest_size=8)
     properties = sorted((message.properties or {}).items())

@@ -32,9 +32,9 @@ def dump_metadata(cluster: ChosenCluster, target: Path, as_json: bool) -> None:
     from magnetar.processes.backup.dumping import dump, new_file
 
     async def ask(opened: OpenStore) -> DumpEnd:
-        return await dump(opened.store, opened.root, file.write, opened.clock.wall_ms(), drawn.update)
+        return await dump(opened.store, opened.root, file.write, opened.clock.wall_ms(), progress_bar.update)
 
-    with show.bar("records") as drawn, new_file(target) as file:
+    with show.bar("records") as progress_bar, new_file(target) as file:
         end = cluster.on_store(ask)
     done(
         f"{end.nodes} records are in {target}; the next ledger is {end.next_ledger}", as_json, file=str(target),
@@ -53,8 +53,8 @@ def restore_metadata(cluster: ChosenCluster, source: Path, as_json: bool) -> Non
     """
     from magnetar.processes.backup.dumping import put_back
 
-    with show.bar("records") as drawn:
-        end = cluster.on_store(lambda opened: put_back(opened.store, source, drawn.update), changes=True)
+    with show.bar("records") as progress_bar:
+        end = cluster.on_store(lambda opened: put_back(opened.store, source, progress_bar.update), changes=True)
     done(
         f"{end.nodes} records were put back; the next ledger is {end.next_ledger} or above. Start the bookies, then "
         "the brokers", as_json, records=end.nodes, next_ledger=end.next_ledger,

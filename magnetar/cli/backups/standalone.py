@@ -25,8 +25,8 @@ def backup(target: Path, data: Path, since: Path | None, as_json: bool) -> None:
     """
     from magnetar.processes.backup.copying import back_up
 
-    with show.bar("bytes") as drawn:
-        backup_made = back_up(data, target, since, _drawing(drawn))
+    with show.bar("bytes") as progress_bar:
+        backup_made = back_up(data, target, since, _progress_callback(progress_bar))
     manifest = backup_made.manifest
     linked = f", {show.size(backup_made.linked_bytes)} of them linked to {since}" if since is not None else ""
     done(
@@ -53,8 +53,8 @@ def restore(source: Path, data: Path, as_json: bool) -> None:
     """
     from magnetar.processes.backup.restoring import restore as restore_backup
 
-    with show.bar("bytes") as drawn:
-        manifest = restore_backup(source, data, _drawing(drawn))
+    with show.bar("bytes") as progress_bar:
+        manifest = restore_backup(source, data, _progress_callback(progress_bar))
     more = f" --bookies {manifest.bookies}" if manifest.bookies > 1 else ""
     done(
         f"{source} is restored to {data}; start it with: magnetar standalone --data {data}{more}",
@@ -66,5 +66,5 @@ def restore(source: Path, data: Path, as_json: bool) -> None:
     )
 
 
-def _drawing(drawn: "show.Bar") -> Callable[[int, int], None]:
-    return lambda done_bytes, all_bytes: drawn.update(done_bytes, all_bytes)
+def _progress_callback(progress_bar: "show.Bar") -> Callable[[int, int], None]:
+    return lambda done_bytes, all_bytes: progress_bar.update(done_bytes, all_bytes)

@@ -41,7 +41,7 @@ def _stream(target: Path) -> Iterator[Callable[[Buffer], object]]:
 
 
 @contextlib.contextmanager
-def _opened(source: Path) -> Iterator[IO[bytes]]:
+def _opened_copy(source: Path) -> Iterator[IO[bytes]]:
     """Raises BackupRefused."""
     from magnetar.processes.backup.manifest import BackupRefused
 
@@ -74,8 +74,8 @@ def export_topic(admin: AdminClient, topic: str, target: Path, service_url: str,
 
     client = client_at(service_url, CURRENT.get(), now_ms)
     source = source_of(admin, topic)
-    with show.bar(f"from {topic}", source.entries) as drawn, _stream(target) as write:
-        counted = asyncio.run(export(client, admin, source, __version__, write, now_ms(), drawn.update))
+    with show.bar(f"from {topic}", source.entries) as progress_bar, _stream(target) as write:
+        counted = asyncio.run(export(client, admin, source, __version__, write, now_ms(), progress_bar.update))
     left_out = f"; its subscriptions are not: {', '.join(source.subscriptions)}" if source.subscriptions else ""
     _report(
         f"{counted.entries} entries ({show.size(counted.bytes)}) of {source.topic} are in {target}{left_out}",
@@ -103,7 +103,7 @@ def import_topic(admin: AdminClient, source: Path, topic: str, append: bool, ser
     from magnetar.processes.backup.topic_format import TopicReader
 
     client = client_at(service_url, CURRENT.get(), now_ms)
-    with _opened(source) as file:
+    with _opened_copy(source) as file:
         name = "standard input" if str(source) == _STANDARD else str(source)
         total: float | None = None
         if file.seekable():
@@ -114,8 +114,8 @@ def import_topic(admin: AdminClient, source: Path, topic: str, append: bool, ser
             file.seek(start)
         reader = TopicReader(file.read, name)
         names = make_ready(admin, topic, reader.head, append=append)
-        with show.bar(f"into {topic}", total) as drawn:
-            count = asyncio.run(put_in(client, names, reader, drawn.update))
+        with show.bar(f"into {topic}", total) as progress_bar:
+            count = asyncio.run(put_in(client, names, reader, progress_bar.update))
     _report(
         f"{count} entries of {reader.head.topic} are in {topic}; it has the subscriptions that you make", as_json,
         topic=topic, source=reader.head.topic, entries=count, schemas=len(reader.head.schemas),

@@ -29,10 +29,10 @@ def ledgers(admin: BookieAdmin, here: bool, metadata: bool, as_json: bool) -> No
         listing: Any = list(_local_ledgers(admin))
     elif metadata:
         listing = {}
-        with show.bar("ledgers") as drawn:
+        with show.bar("ledgers") as progress_bar:
             for page in _pages(admin, "ledger/list", print_metadata=True, decode_meta=True):
                 listing |= page
-                drawn.update(len(listing), text=f"{len(listing)} ledgers")
+                progress_bar.update(len(listing), text=f"{len(listing)} ledgers")
     else:
         listing = [int(ledger_id) for ledger_id in admin.get("ledger/list")]
     if as_json:

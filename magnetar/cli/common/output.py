@@ -112,24 +112,24 @@ def bar(what: str, total: float | None = None) -> Iterator[Bar]:
 
     class Shown(Bar):
         def update(self, done: float, total: float | None = None, text: str | None = None) -> None:
-            drawn.update(task, completed=done, total=total, description=text)
+            progress_bar.update(task, completed=done, total=total, description=text)
 
         def step(self) -> None:
-            drawn.advance(task)
+            progress_bar.advance(task)
 
-    with Patient(console=Console(stderr=True), transient=True) as drawn:
-        task = drawn.add_task(what, total=total)
+    with Patient(console=Console(stderr=True), transient=True) as progress_bar:
+        task = progress_bar.add_task(what, total=total)
         yield Shown()
 
 
 @contextlib.contextmanager
 def progress(items: Sequence[T], what: str) -> Iterator[Iterator[T]]:
     """Yield *items* while a progress bar is shown."""
-    with bar(what, len(items)) as drawn:
+    with bar(what, len(items)) as progress_bar:
 
         def each() -> Iterator[T]:
             for item in items:
                 yield item
-                drawn.step()
+                progress_bar.step()
 
         yield each()

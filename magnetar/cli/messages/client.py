@@ -301,9 +301,13 @@ def read(client: Any, topic: str, start: MessageId | int, follow: bool, *, compa
     readers = [_reader(client, name, start, compacted) for name in _partitions(client, topic, start)]
     for reader in readers:
         # The client also gives the messages of a batch that compaction emptied: they have neither key nor value.
-        yield from (message for message in _rest(reader) if not compacted or message.partition_key() or message.data())
+        yield from (
+            message
+            for message in _existing_messages(reader)
+            if not compacted or message.partition_key() or message.data()
+        )
     if follow:
-        yield from _coming(readers)
+        yield from _new_messages(readers)
 
 
 def _partitions(client: Any, topic: str, start: MessageId | int) -> list[str]:
@@ -348,22 +352,22 @@ def last_messages(client: Any, admin: "AdminClient", topic: str, count: int, fol
             start = pulsar.MessageId(last["partitionIndex"], last["ledgerId"], last["entryId"] - count, -1)
         reader = client.create_reader(name, start)
         readers.append(reader)
-        yield from deque(_rest(reader), maxlen=count)
+        yield from deque(_existing_messages(reader), maxlen=count)
     if follow:
-        yield from _coming(readers)
+        yield from _new_messages(readers)
 
 
-def _rest(reader: Any) -> Iterator[Any]:
+def _existing_messages(reader: Any) -> Iterator[Any]:
     """The messages that exist now."""
     while reader.has_message_available():
         yield reader.read_next(timeout_millis=READ_TIMEOUT_MS)
 
 
-def _coming(readers: list[Any]) -> Iterator[Any]:
+def _new_messages(readers: list[Any]) -> Iterator[Any]:
     import pulsar
 
     while True:
         for reader in readers:
             with contextlib.suppress(pulsar.Timeout):
                 yield reader.read_next(timeout_millis=max(WAIT_MS // len(readers), 10))
-            yield from _rest(reader)
+            yield from _existing_messages(reader)

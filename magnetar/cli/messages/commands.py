@@ -123,9 +123,9 @@ def produce(
     if with_schema:
         schema, encode = _schema_of(admin_url, topic).writer()
     took = _stopwatch()
-    with message_client.client_of(service_url) as client, show.bar(f"to {topic}", _size_of(file)) as drawn:
-        lines = itertools.chain((message.encode() for message in messages), _lines(first, file, drawn))
-        keyed = (_keyed(line, separator, key) for line in lines)
+    with message_client.client_of(service_url) as client, show.bar(f"to {topic}", _size_of(file)) as progress_bar:
+        lines = itertools.chain((message.encode() for message in messages), _lines(first, file, progress_bar))
+        keyed = (_split_key(line, separator, key) for line in lines)
         published = message_client.publish(
             client, topic, ((message_key, encode(payload)) for message_key, payload in keyed), property_values, schema
         )
@@ -157,7 +157,7 @@ def _standard_input() -> tuple[IO[bytes], list[bytes]]:
     return sys.stdin.buffer, [first]
 
 
-def _keyed(line: bytes, separator: str | None, key: str | None) -> tuple[str | None, bytes]:
+def _split_key(line: bytes, separator: str | None, key: str | None) -> tuple[str | None, bytes]:
     """(key, payload) of a message. Raises ClientError for a key that is not UTF-8."""
     if separator is None:
         return key, line
@@ -191,12 +191,12 @@ def _size_of(file: IO[bytes] | None) -> float | None:
         return None
 
 
-def _lines(first: list[bytes], file: IO[bytes] | None, drawn: show.Bar) -> Iterator[bytes]:
+def _lines(first: list[bytes], file: IO[bytes] | None, progress_bar: show.Bar) -> Iterator[bytes]:
     done_bytes = 0
     for number, line in enumerate(itertools.chain(first, file or ())):
         done_bytes += len(line)
         if number % _LINES_PER_LOOK == 0:
-            drawn.update(done_bytes)
+            progress_bar.update(done_bytes)
         yield line.rstrip(b"\r\n")
 
 

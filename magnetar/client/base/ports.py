@@ -103,7 +103,7 @@ async def _answer(host: str, port: int, question: bytes) -> bytes | Heard:
     except TimeoutError:
         return Heard(Speaks.REFUSES, "nobody takes the connection")
     except (OSError, UnicodeError) as error:
-        return Heard(Speaks.REFUSES, _why(error))
+        return Heard(Speaks.REFUSES, _error_text(error))
     try:
         async with asyncio.timeout(ANSWER_S):
             writer.write(question)
@@ -128,7 +128,7 @@ async def _by_tls(host: str, port: int, context: ssl.SSLContext) -> Heard:
     except ssl.SSLError:
         return Heard(Speaks.UNKNOWN)
     except ConnectionRefusedError as error:
-        return Heard(Speaks.REFUSES, _why(error))
+        return Heard(Speaks.REFUSES, _error_text(error))
     except OSError:
         return Heard(Speaks.UNKNOWN)
     try:
@@ -150,7 +150,7 @@ async def _by_tls(host: str, port: int, context: ssl.SSLContext) -> Heard:
     return Heard(Speaks.TLS, _NOT_GRPC)
 
 
-def _why(error: Exception) -> str:
+def _error_text(error: Exception) -> str:
     if isinstance(error, ConnectionRefusedError):
         return "the connection is refused"
     if isinstance(error, OSError) and error.strerror:

@@ -76,7 +76,7 @@ def _has_core_threads() -> bool:
     return any(name.startswith(_CORE_THREADS) for name in names)
 
 
-def _strangers() -> set[int]:
+def _foreign_threads() -> set[int]:
     """Threads that the system knows and Python does not: of other libraries, and those that are ending. A client's own
     thread is one for a moment after its client is closed; in it gRPC gives back what it has for each thread, under
     locks that the child of a fork would never see free again."""
@@ -101,7 +101,7 @@ class _Forks:
         self.parts = weakref.WeakSet[Inherited]()
         self._is_in_use = False
         self._was_used = False
-        self._strangers = set[int]()
+        self._known_foreign_threads = set[int]()
         """Threads of other libraries, which stay."""
 
     def watch(self, channel: Any) -> Any:
@@ -116,9 +116,9 @@ class _Forks:
         # The channels are closed, but threads of its core, and of clients, may still be ending, and hold locks.
         for number in range(_PAUSES):
             if not _has_core_threads():
-                strangers = _strangers()
-                if strangers <= self._strangers or number >= _ENDING_PAUSES:
-                    self._strangers = strangers
+                strangers = _foreign_threads()
+                if strangers <= self._known_foreign_threads or number >= _ENDING_PAUSES:
+                    self._known_foreign_threads = strangers
                     return
             block(_PAUSE_S)
         self._is_in_use = True

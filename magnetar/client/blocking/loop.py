@@ -49,7 +49,7 @@ class ClientLoop(LoopThread):
 
     def begin(self, work: Coroutine[Any, Any, R]) -> "concurrent.futures.Future[R]":
         """Start *work* on the loop. Raises ClientClosed."""
-        begun = self._begun(work)
+        begun = self._submitted(work)
         if begun is None:
             work.close()
             raise self.closed()

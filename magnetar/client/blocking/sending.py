@@ -100,7 +100,7 @@ class SendQueue:
             if waiting.future.set_running_or_notify_cancel():
                 try:
                     sent = await self._sender.begin(waiting.message, waiting.key, waiting.sequence_id, waiting.deadline)
-                    sent.add_done_callback(lambda done, waiting=waiting: self._settle(waiting, done))  # type: ignore[misc]
+                    sent.add_done_callback(lambda done, waiting=waiting: self._give_result(waiting, done))  # type: ignore[misc]
                 except (TopicError, ValueError) as error:
                     waiting.future.set_exception(error)
                     self._leave(waiting)
@@ -110,7 +110,7 @@ class SendQueue:
             self._begins += 1
             self._moved.ring()
 
-    def _settle(self, waiting: _Waiting, sent: "asyncio.Future[list[MessageId]]") -> None:
+    def _give_result(self, waiting: _Waiting, sent: "asyncio.Future[list[MessageId]]") -> None:
         if sent.cancelled():
             waiting.future.set_exception(self._loop.closed())
         elif (error := sent.exception()) is not None:
@@ -139,9 +139,9 @@ class SendQueue:
 
     def behind(self, work: Callable[[], Coroutine[Any, Any, R]]) -> Coroutine[Any, Any, R]:
         """*work*, which begins when what waits now is under way (rule 1)."""
-        return self._behind(work) if self._begins < self._puts else work()
+        return self._after_queued(work) if self._begins < self._puts else work()
 
-    async def _behind(self, work: Callable[[], Coroutine[Any, Any, R]]) -> R:
+    async def _after_queued(self, work: Callable[[], Coroutine[Any, Any, R]]) -> R:
         await self.begun()
         return await work()
 

@@ -37,9 +37,9 @@ class TableView(Mapping[str, T]):
         async def make() -> AsyncChanges[T]:
             return self._view.changes()
 
-        return self._each(self._loop.run(make()))
+        return self._iterate_changes(self._loop.run(make()))
 
-    def _each(self, changes: AsyncChanges[T]) -> Iterator[Message[T]]:
+    def _iterate_changes(self, changes: AsyncChanges[T]) -> Iterator[Message[T]]:
         while True:
             try:
                 message = self._loop.run(anext(changes))

@@ -61,7 +61,7 @@ def parse_writer(data: bytes, reader: Parsed) -> Parsed:
     taken = set(names.values())
     if len(taken) < len(names) or taken & (pairs.writers.keys() - names.keys()):
         return writer  # one name for two records: the library will say which
-    return parse(with_aliases_applied(_renamed(writer.schema, names), reader.schema))
+    return parse(with_aliases_applied(_with_names(writer.schema, names), reader.schema))
 
 
 class _Pairs:
@@ -113,13 +113,13 @@ def _kind(schema: Any, named: dict[str, Any]) -> Any:
 
 def _collect(schema: Any, named: dict[str, Any]) -> None:
     """The types of a parsed schema, by their names."""
-    for part in _parts(schema):
+    for part in _inner_schemas(schema):
         _collect(part, named)
     if isinstance(schema, dict) and "name" in schema:
         named[schema["name"]] = schema
 
 
-def _parts(schema: Any) -> list[Any]:
+def _inner_schemas(schema: Any) -> list[Any]:
     if isinstance(schema, list):
         return schema
     if not isinstance(schema, dict):
@@ -128,19 +128,19 @@ def _parts(schema: Any) -> list[Any]:
     return inner + [field["type"] for field in schema.get("fields", ())]
 
 
-def _renamed(schema: Any, names: dict[str, str]) -> Any:
+def _with_names(schema: Any, names: dict[str, str]) -> Any:
     if isinstance(schema, list):
-        return [_renamed(branch, names) for branch in schema]
+        return [_with_names(branch, names) for branch in schema]
     if isinstance(schema, str):
         return names.get(schema, schema)
     renamed = {key: value for key, value in schema.items() if not key.startswith("__")}  # the library's own marks
     for key in ("items", "values"):
         if key in renamed:
-            renamed[key] = _renamed(renamed[key], names)
+            renamed[key] = _with_names(renamed[key], names)
     if "name" in renamed:
         renamed["name"] = names.get(renamed["name"], renamed["name"])
     if "fields" in renamed:
-        renamed["fields"] = [{**field, "type": _renamed(field["type"], names)} for field in renamed["fields"]]
+        renamed["fields"] = [{**field, "type": _with_names(field["type"], names)} for field in renamed["fields"]]
     return renamed
 
 
@@ -158,7 +158,7 @@ class _Walk:
                     self.least_bytes(branch)
             return 1
         if isinstance(schema, str):
-            return self._named(schema)
+            return self._size_of_name(schema)
         kind = schema["type"]
         if kind == "array":
             self.least_bytes(schema["items"])
@@ -180,7 +180,7 @@ class _Walk:
         self._sizes[schema["name"]] = size
         return size
 
-    def _named(self, name: str) -> int:
+    def _size_of_name(self, name: str) -> int:
         if name == "null":
             raise ValueError("the schema has a null that is not in a union: such are not read")
         if name in PRIMITIVES:

@@ -73,7 +73,7 @@ def _codec_of(declared: Any) -> "Codec[Any]":
     if isinstance(declared, Avro):
         return _avro(declared)
     if is_model(declared):
-        return _model(declared)
+        return _model_codec(declared)
     if isinstance(declared, type) and dataclasses.is_dataclass(declared):
         return _dataclass(declared)
     name = declared.__name__ if isinstance(declared, type) else repr(declared)
@@ -134,7 +134,7 @@ def _dataclass(kind: type) -> "Codec[Any]":
     name = kind.__name__
 
     def write(value: Any) -> bytes:
-        return _text_of(_step(shape.write, value, name), name)
+        return _text_of(_converted(shape.write, value, name), name)
 
     def read(data: bytes, _: Any) -> Any:
         return _read(shape, parse_json(data), name)
@@ -142,7 +142,7 @@ def _dataclass(kind: type) -> "Codec[Any]":
     return Codec(kind, name, Schema("json", _text_of_definition(shape.avro)), write, read)
 
 
-def _step(step: Callable[[Any], Any], value: Any, name: str) -> Any:
+def _converted(step: Callable[[Any], Any], value: Any, name: str) -> Any:
     """Raises TypeError, ValueError."""
     try:
         return step(value)
@@ -160,7 +160,7 @@ def _read(shape: Shape, plain: Any, name: str) -> Any:
         raise ValueError(str(error.error(name))) from error.__cause__
 
 
-def _model(kind: Any) -> "Codec[Any]":
+def _model_codec(kind: Any) -> "Codec[Any]":
     name = kind.__name__
 
     def write(value: Any) -> bytes:
@@ -224,7 +224,7 @@ def _avro(declared: Any) -> "Codec[Any]":
         definition = definition or shape.avro
 
         def to_plain(value: Any) -> Any:
-            return _step(shape.write, value, name)
+            return _converted(shape.write, value, name)
 
         def of_plain(plain: Any) -> Any:
             return _read(shape, plain, name)

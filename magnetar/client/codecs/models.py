@@ -39,7 +39,7 @@ class _Converter:
 
     def record(self, schema: Any, taken: Any, name: str, place: str) -> Any:
         if "$ref" in schema:
-            return self._of(schema, place)
+            return self._avro_schema(schema, place)
         if not _NAME.fullmatch(name):
             raise ValueError(f"{place}: {name!r} is a name that Avro does not allow: use letters, digits and _")
         self._made.add(name)
@@ -48,37 +48,37 @@ class _Converter:
         for field, kind in schema.get("properties", {}).items():
             if not _NAME.fullmatch(field):
                 raise ValueError(f"{place}.{field} is a name that Avro does not allow: use letters, digits and _")
-            entry = {"name": field, "type": self._of(kind, f"{place}.{field}")}
+            entry = {"name": field, "type": self._avro_schema(kind, f"{place}.{field}")}
             if field not in required:
-                entry.update(_default(entry["type"], taken.get("properties", {}).get(field, {})))
+                entry.update(_avro_default(entry["type"], taken.get("properties", {}).get(field, {})))
             fields.append(entry)
         return {"type": "record", "name": name, "fields": fields}
 
-    def _of(self, schema: Any, place: str) -> Any:
+    def _avro_schema(self, schema: Any, place: str) -> Any:
         if "$ref" in schema:
             name = str(schema["$ref"]).rpartition("/")[2]
             if name in self._made:
                 return name
             self._made.add(name)
-            return self._defined(self._written[name], self._taken.get(name, {}), name, place)
+            return self._avro_definition(self._written[name], self._taken.get(name, {}), name, place)
         if "anyOf" in schema or "oneOf" in schema:
             branches = schema.get("anyOf") or schema["oneOf"]
             others = [branch for branch in branches if branch.get("type") != "null"]
             if len(others) == 1 and len(branches) == 2:
-                return ["null", self._of(others[0], place)]
+                return ["null", self._avro_schema(others[0], place)]
             raise TypeError(f"{place} is a union of several types, of which a reader could not know which it has")
         if len(schema.get("allOf", ())) == 1:
-            return self._of(schema["allOf"][0], place)
+            return self._avro_schema(schema["allOf"][0], place)
         kind = schema.get("type", "string" if isinstance(schema.get("const"), str) else None)
         if kind == "array" and "items" in schema and "prefixItems" not in schema:
-            return {"type": "array", "items": self._of(schema["items"], place + "[]")}
+            return {"type": "array", "items": self._avro_schema(schema["items"], place + "[]")}
         if kind == "object" and isinstance(schema.get("additionalProperties"), dict):
-            return {"type": "map", "values": self._of(schema["additionalProperties"], place + "{}")}
+            return {"type": "map", "values": self._avro_schema(schema["additionalProperties"], place + "{}")}
         if kind in _PLAIN:
             return _PLAIN[kind]
         raise TypeError(f"{place} has no type in Avro; take another type, or magnetar.Avro(definition, …)")
 
-    def _defined(self, schema: Any, taken: Any, name: str, place: str) -> Any:
+    def _avro_definition(self, schema: Any, taken: Any, name: str, place: str) -> Any:
         if "properties" in schema or schema.get("type") == "object":
             return self.record(schema, taken, name, place)
         symbols = schema.get("enum")
@@ -89,10 +89,10 @@ class _Converter:
         ):
             return {"type": "enum", "name": name, "symbols": list(symbols)}
         self._made.discard(name)  # no type with a name
-        return self._of(schema, place)
+        return self._avro_schema(schema, place)
 
 
-def _default(kind: Any, taken: Any) -> dict[str, Any]:
+def _avro_default(kind: Any, taken: Any) -> dict[str, Any]:
     """The default of a field, as Avro has it; of a union it is of the first type."""
     if "default" not in taken:
         return {}
@@ -101,11 +101,11 @@ def _default(kind: Any, taken: Any) -> dict[str, Any]:
         if default is None:
             return {"default": None}
         inner = next(branch for branch in kind if branch != "null")
-        return {"type": [inner, "null"], "default": default} if _fits(default, inner) else {}
-    return {"default": default} if _fits(default, kind) else {}
+        return {"type": [inner, "null"], "default": default} if _is_possible_default(default, inner) else {}
+    return {"default": default} if _is_possible_default(default, kind) else {}
 
 
-def _fits(default: Any, kind: Any) -> bool:
+def _is_possible_default(default: Any, kind: Any) -> bool:
     named = kind["type"] if isinstance(kind, dict) else kind
     is_number = not isinstance(default, bool) or named == "boolean"
     return is_number and isinstance(default, _OF_PLAIN.get(named, (str, dict)))

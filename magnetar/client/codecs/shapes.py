@@ -147,16 +147,16 @@ class Shapes:
             return self.of(kind.__supertype__)
         known = _PLAIN.get(kind) if isinstance(kind, type) else _NOTHING if kind is None else None
         if known is not None:
-            return known if self._is_strict or kind not in _CONVERTED else known._replace(write=_kept(kind))
+            return known if self._is_strict or kind not in _CONVERTED else known._replace(write=_instance_step(kind))
         if kind is bytes:
             return _BASE64 if self._is_json else _BYTES
         origin, arguments = get_origin(kind), get_args(kind)
         if origin is Annotated:
-            return self._annotated(arguments)
+            return self._annotated_shape(arguments)
         if origin is Union or origin is types.UnionType:
             return self._union(arguments)
         if origin is Literal:
-            return self._literal(arguments)
+            return self._literal_shape(arguments)
         if origin in (list, Sequence) or (origin is tuple and len(arguments) == 2 and arguments[1] is ...):
             return self._array(arguments[0], tuple if origin is tuple else list)
         if origin in (dict, Mapping):
@@ -174,7 +174,7 @@ class Shapes:
             )
         return Shape(None, lambda value: value, lambda value: value)
 
-    def _annotated(self, arguments: tuple[Any, ...]) -> Shape:
+    def _annotated_shape(self, arguments: tuple[Any, ...]) -> Shape:
         definition = next((argument.definition for argument in arguments[1:] if isinstance(argument, Avro)), None)
         if definition is None:
             return self.of(arguments[0])
@@ -203,7 +203,7 @@ class Shapes:
 
         return Shape(["null", inner.avro], write, read, takes_none=True)
 
-    def _literal(self, arguments: tuple[Any, ...]) -> Shape:
+    def _literal_shape(self, arguments: tuple[Any, ...]) -> Shape:
         if not all(isinstance(argument, str) for argument in arguments):
             raise Misfit("is a Literal of other values than str", TypeError)
         shown = ", ".join(map(repr, arguments))
@@ -341,7 +341,7 @@ def _boolean(value: Any) -> bool:
     return value
 
 
-def _whole(limit: int) -> Step:
+def _integer_step(limit: int) -> Step:
     def check(value: Any) -> int:
         if not isinstance(value, int) or isinstance(value, bool):
             raise misfit(value, "int")
@@ -361,13 +361,13 @@ def _number(value: Any) -> float:
         raise Misfit("is larger than a float may be") from None
 
 
-def _text(value: Any) -> str:
+def _check_text(value: Any) -> str:
     if not isinstance(value, str):
         raise misfit(value, "str")
     return value
 
 
-def _nothing(value: Any) -> None:
+def _check_none(value: Any) -> None:
     if value is not None:
         raise misfit(value, "None")
 
@@ -384,7 +384,7 @@ def _base64(value: Any) -> str:
 
 def _of_base64(value: Any) -> bytes:
     try:
-        return base64.b64decode(_text(value), validate=True)
+        return base64.b64decode(_check_text(value), validate=True)
     except binascii.Error as error:
         raise Misfit(f"is not base64: {error}") from None
 
@@ -414,7 +414,7 @@ def _of_millis(value: Any) -> datetime:
     return _of_micros(_long(value) * 1000)
 
 
-def _kept(kind: type) -> Step:
+def _instance_step(kind: type) -> Step:
     """A value that the encoder of Avro converts."""
 
     def check(value: Any) -> Any:
@@ -425,7 +425,7 @@ def _kept(kind: type) -> Step:
     return check
 
 
-def _days(value: Any) -> int:
+def _days_since_epoch(value: Any) -> int:
     if not isinstance(value, date) or isinstance(value, datetime):
         raise misfit(value, "date")
     return (value - _FIRST_DAY).days
@@ -448,17 +448,17 @@ def _uuid(value: Any) -> str:
 
 def _of_uuid(value: Any) -> UUID:
     try:
-        return value if isinstance(value, UUID) else UUID(_text(value))
+        return value if isinstance(value, UUID) else UUID(_check_text(value))
     except ValueError:
         raise Misfit(f"is {value!r}, which is no UUID") from None
 
 
-_long: Final = _whole(INT64)
+_long: Final = _integer_step(INT64)
 _LONG: Final = Shape("long", _long, _long)
-_INT: Final = Shape("int", _whole(INT32), _whole(INT32))
+_INT: Final = Shape("int", _integer_step(INT32), _integer_step(INT32))
 _BYTES: Final = Shape("bytes", _data, _data)
 _BASE64: Final = Shape("bytes", _base64, _of_base64)
-_NOTHING: Final = Shape("null", _nothing, _nothing, takes_none=True)
+_NOTHING: Final = Shape("null", _check_none, _check_none, takes_none=True)
 
 _MILLIS: Final = Shape("", lambda value: _micros(value) // 1000, _of_millis)
 _CONVERTED: Final = (datetime, date, UUID)
@@ -467,9 +467,9 @@ _PLAIN: Final[dict[type, Shape]] = {
     bool: Shape("boolean", _boolean, _boolean),
     int: _LONG,
     float: Shape("double", _number, _number),
-    str: Shape("string", _text, _text),
+    str: Shape("string", _check_text, _check_text),
     types.NoneType: _NOTHING,
     datetime: Shape({"type": "long", "logicalType": "timestamp-micros"}, _micros, _of_micros),
-    date: Shape({"type": "int", "logicalType": "date"}, _days, _of_days),
+    date: Shape({"type": "int", "logicalType": "date"}, _days_since_epoch, _of_days),
     UUID: Shape({"type": "string", "logicalType": "uuid"}, _uuid, _of_uuid),
 }

@@ -96,7 +96,7 @@ class Letters:
                     letter.deliver_at_ms = self._clock.wall_ms() + delay_ms
             copies.setdefault(topic, []).append((source, message, letter))
         results = await asyncio.gather(
-            *(self._store(topic, some) for topic, some in copies.items()),
+            *(self._store_copies(topic, some) for topic, some in copies.items()),
             *(_nack(source, some, delay_ms) for (source, delay_ms), some in waiting.items()),
             return_exceptions=True,
         )
@@ -123,14 +123,14 @@ class Letters:
             else:
                 others.append(message)
         if dead:
-            self._spawn(self._bury(source, source.generation, dead))
+            self._spawn(self._write_dead_letters(source, source.generation, dead))
         return others
 
-    async def _bury(self, source: Source, generation: int, messages: Sequence[Message[Any]]) -> None:
+    async def _write_dead_letters(self, source: Source, generation: int, messages: Sequence[Message[Any]]) -> None:
         topic = self.retry.dead_letter_topic
         try:
             copies = [(source, message, letter_of(message, self._subscription, {})) for message in messages]
-            await self._store(topic, copies)
+            await self._store_copies(topic, copies)
             log.warning("%s: %d messages were delivered too often, and go to %s", self._topic, len(messages), topic)
         except TopicError as error:
             log.error("%s: messages were delivered too often, and cannot go to %s: %s", self._topic, topic, error)
@@ -139,7 +139,7 @@ class Letters:
 
     # -------------------------------------------------------------------------------- copies
 
-    async def _store(self, topic: str, copies: Sequence[tuple[Source, Message[Any], api.Message]]) -> None:
+    async def _store_copies(self, topic: str, copies: Sequence[tuple[Source, Message[Any], api.Message]]) -> None:
         """Raises the TopicError of one that is not stored; the others are acknowledged (rule 1)."""
         results = await self._send(topic, copies)
         stored: dict[Source, list[Message[Any]]] = {}

@@ -197,7 +197,7 @@ class AsyncTableView(Mapping[str, T]):
         return cast("dict[str, T]", copy)
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.topic}{self._reader._shown()}, {len(self._values)} keys)"
+        return f"{type(self).__name__}({self.topic}{self._reader._topics_text()}, {len(self._values)} keys)"
 
     __hash__ = object.__hash__
 

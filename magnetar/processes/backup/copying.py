@@ -72,7 +72,7 @@ def back_up(
     MagnetarError.
     """
     data, target = data.resolve(), target.resolve()
-    earlier = None if since is None else _earlier(since, target)
+    earlier = None if since is None else _read_earlier(since, target)
     _check_target(data, target)
     try:
         with _source(data) as taken:
@@ -85,7 +85,7 @@ def back_up(
         raise MagnetarError(f"the backup of {data} failed, and nothing of it is left in {target}: {error}") from error
 
 
-def _earlier(since: Path, target: Path) -> FolderBackup:
+def _read_earlier(since: Path, target: Path) -> FolderBackup:
     if target.suffix == TAR:
         raise BackupRefused("a tar has no links to an earlier backup; leave out --since, or name a folder")
     backup = open_backup(since)
@@ -119,7 +119,7 @@ def _source(data: Path) -> Iterator[Taken]:
     except (FileNotFoundError, ConnectionRefusedError):
         lock = lock_folder(data, OsFiles())
         try:
-            yield _stopped(data)
+            yield _files_of_stopped(data)
         finally:
             lock.release()
         return
@@ -129,7 +129,7 @@ def _source(data: Path) -> Iterator[Taken]:
         lent.close()
 
 
-def _stopped(data: Path) -> Taken:
+def _files_of_stopped(data: Path) -> Taken:
     """The files of a standalone that does not run."""
 
     async def ask() -> str:
@@ -259,7 +259,7 @@ class _Hashing:
 class _Folder:
     def __init__(self, path: Path, earlier: FolderBackup | None) -> None:
         self.path = path
-        self._earlier = earlier
+        self._read_earlier = earlier
         self._was_there = path.exists()
         self._made: set[Path] = set()
         path.mkdir(_FOLDER_MODE, parents=True, exist_ok=True)
@@ -276,8 +276,8 @@ class _Folder:
         os.utime(path, ns=(changed_ns, changed_ns))
 
     def link(self, file: Stored) -> bool:
-        assert self._earlier is not None, "a file is of an earlier backup"
-        former = self._earlier.path / file.name
+        assert self._read_earlier is not None, "a file is of an earlier backup"
+        former = self._read_earlier.path / file.name
         try:
             if former.stat().st_size == file.bytes:
                 os.link(former, self._place(file.name))

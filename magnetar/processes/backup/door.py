@@ -79,7 +79,7 @@ class BackupDoor:
                 return
             self._is_taken = True
             try:
-                await self._lend(reader, writer)
+                await self._serve_caller(reader, writer)
             finally:
                 self._is_taken = False
         except OSError:
@@ -87,7 +87,7 @@ class BackupDoor:
         finally:
             writer.close()
 
-    async def _lend(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _serve_caller(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             taken = await self._snapshot.take()
         except MagnetarError as error:

@@ -103,10 +103,10 @@ async def put_back(
     identity = f"{head.root}/INSTANCEID", b""
     count = 0
     with contextlib.closing(_nodes_in(source)) as nodes:
-        while some := list(islice(nodes, _AT_ONCE)):
-            identity = next((node for node in some if node[0] == identity[0]), identity)
-            await asyncio.gather(*(store.put(*node) for node in some if node[0] != identity[0]))
-            count += len(some)
+        while chunk := list(islice(nodes, _AT_ONCE)):
+            identity = next((node for node in chunk if node[0] == identity[0]), identity)
+            await asyncio.gather(*(store.put(*node) for node in chunk if node[0] != identity[0]))
+            count += len(chunk)
             on_nodes(count, end.nodes)
     await _use_up_numbers(store, head.root, end.next_ledger)
     if identity[1]:

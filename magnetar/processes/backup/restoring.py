@@ -212,8 +212,8 @@ async def _adopt(data: Path) -> None:
             place = data / bookie_id
             cookie = replace(
                 cookie,
-                journal_directories=_moved(cookie.journal_directories, place),
-                ledger_directories=_moved(cookie.ledger_directories, place),
+                journal_directories=_moved_paths(cookie.journal_directories, place),
+                ledger_directories=_moved_paths(cookie.ledger_directories, place),
                 instance_id=identity,
             )
             for directory in (*cookie.journal_directories, *cookie.ledger_directories):
@@ -224,6 +224,6 @@ async def _adopt(data: Path) -> None:
         await store.close()
 
 
-def _moved(directories: Sequence[str], place: Path) -> tuple[str, ...]:
+def _moved_paths(directories: Sequence[str], place: Path) -> tuple[str, ...]:
     """The folders of a bookie of a standalone are in its own: journal, ledgers."""
     return tuple(str(place / os.path.basename(directory)) for directory in directories)

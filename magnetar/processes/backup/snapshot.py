@@ -137,13 +137,13 @@ class Snapshot:
         """On the flusher's thread: no flush is under way. Returns the marks of the journals. Raises OSError."""
         for directory in bookie.parts.storage.directories:
             directory.logs.end_log()  # rule 4
-            place = _made(directory.path)
+            place = _made_folder(directory.path)
             _link_files(directory.path, place)  # rule 5
             assert isinstance(directory.index, RocksIndex)
             directory.index.checkpoint(place)
         marks = bookie.parts.storage.marks
         for directory_path, mark in zip(bookie.parts.node.directories.journals, marks, strict=True):
-            place = _made(directory_path)
+            place = _made_folder(directory_path)
             _link_files(directory_path, place, without=(".txn", PLACE_FILE))
             shutil.copyfile(os.path.join(directory_path, PLACE_FILE), os.path.join(place, PLACE_FILE))
             for file_id in list_files(self._files, directory_path):
@@ -197,7 +197,7 @@ def _snapshots(data: Path) -> list[Path]:
     return [place for place in paths if place.is_dir()]
 
 
-def _made(directory: str) -> str:
+def _made_folder(directory: str) -> str:
     place = os.path.join(directory, SNAPSHOT)
     os.makedirs(place, FOLDER_MODE, exist_ok=True)
     return place

@@ -135,7 +135,7 @@ def source_of(admin: AdminClient, topic: str) -> Source:
         stats = admin.call("GET", f"/admin/v2/{part.rest_path}/internalStats")
         listed = admin.call("GET", f"/admin/v2/{part.rest_path}/internal-info")["ledgers"]
         if away := [ledger["ledgerId"] for ledger in listed if ledger.get("isOffloaded")]:
-            raise BackupRefused(f"{part} has ledgers in tiered storage, which are not copied: {_shown(away)}")
+            raise BackupRefused(f"{part} has ledgers in tiered storage, which are not copied: {_ledgers_text(away)}")
         ledgers = tuple((ledger["ledgerId"], ledger.get("entries")) for ledger in listed)
         parts.append(Partition(part, ledgers, stats["numberOfEntries"]))
         subscriptions |= {cursor for cursor in stats["cursors"] if not cursor.startswith("__")}
@@ -147,7 +147,7 @@ def _names(topic: TopicName, partitions: int) -> list[TopicName]:
     return [topic.with_partition(number) for number in range(partitions)] or [topic]
 
 
-def _shown(ledgers: Sequence[int]) -> str:
+def _ledgers_text(ledgers: Sequence[int]) -> str:
     return ", ".join(map(str, ledgers[:5])) + (f" and {len(ledgers) - 5} more" if len(ledgers) > 5 else "")
 
 
@@ -251,24 +251,26 @@ def make_ready(admin: AdminClient, topic: str, head: TopicHead, *, append: bool)
     if not name.is_persistent:
         raise BackupRefused(f"{topic} is not persistent: nothing would be stored")
     count = _unless_missing(lambda: admin.partitions(topic))
-    is_there = bool(count) or _stored(admin, name) is not None
+    is_there = bool(count) or _count_entries(admin, name) is not None
     if is_there and (count or 0) != head.partitions:
-        raise BackupRefused(f"{topic} has {_parts(count or 0)}, and {head.topic} had {_parts(head.partitions)}")
+        raise BackupRefused(
+            f"{topic} has {_partitions_text(count or 0)}, and {head.topic} had {_partitions_text(head.partitions)}"
+        )
     if not is_there:
         admin.create_topic(topic, head.partitions)
     names = _names(name, head.partitions)
-    if is_there and not append and (full := [part for part in names if _stored(admin, part)]):
+    if is_there and not append and (full := [part for part in names if _count_entries(admin, part)]):
         raise BackupRefused(f"{full[0]} has messages already; --append puts those of the file behind them")
     if head.properties:
         admin.call("PUT", f"/admin/v2/{name.rest_path}/properties", head.properties)
     return names
 
 
-def _parts(count: int) -> str:
+def _partitions_text(count: int) -> str:
     return f"{count} partitions" if count else "no partitions"
 
 
-def _stored(admin: AdminClient, topic: TopicName) -> int | None:
+def _count_entries(admin: AdminClient, topic: TopicName) -> int | None:
     """The number of entries; None: there is no such topic. Raises AdminError."""
     path = f"/admin/v2/{topic.rest_path}/internalStats"
     return _unless_missing(lambda: int(admin.call("GET", path)["numberOfEntries"]))

@@ -129,7 +129,7 @@ class TopicReader:
             raise BackupRefused(f"{source} is damaged: its first record does not say what it is") from None
 
     def _check_first_line(self) -> None:
-        line = self._take(len(_FIRST_LINE))
+        line = self._read_counted(len(_FIRST_LINE))
         if line == _FIRST_LINE:
             return
         number = line.removeprefix(_NAME).split(b"\n")[0]
@@ -164,21 +164,21 @@ class TopicReader:
 
     def _record(self) -> tuple[bytes, memoryview]:
         """(kind, body)"""
-        size, checksum = _RECORD.unpack(self._whole(_RECORD.size))
+        size, checksum = _RECORD.unpack(self._read_exactly(_RECORD.size))
         if not 1 <= size <= RECORD_BYTES_MAX:
             raise self._damaged(f"a record of {size} bytes")
-        data = self._whole(size)
+        data = self._read_exactly(size)
         if crc32c(data) != checksum:
             raise self._damaged(f"a record of {size} bytes without its checksum {checksum:08x}")
         return data[:1], memoryview(data)[1:]
 
-    def _whole(self, size: int) -> bytes:
-        data = self._take(size)
+    def _read_exactly(self, size: int) -> bytes:
+        data = self._read_counted(size)
         if len(data) < size:
             raise BackupRefused(f"{self._source} was cut after {self.bytes} bytes: it has no end")
         return data
 
-    def _take(self, size: int) -> bytes:
+    def _read_counted(self, size: int) -> bytes:
         data = self._read(size)
         self.bytes += len(data)
         return data

@@ -32,7 +32,7 @@ async def turn_for_drain(bookies: "BookieDirectory", bookie_id: str, read_only: 
 
     Raises CannotTurn, MetadataError.
     """
-    async with _asking(bookies, bookie_id) as (session, base):
+    async with _session_with(bookies, bookie_id) as (session, base):
         if await _is_ours(session, base):
             if not read_only:
                 return  # it follows its state
@@ -47,7 +47,7 @@ async def turn(bookies: "BookieDirectory", bookie_id: str, read_only: bool, deta
     Our bookies report *detail* as the reason. Returns whether the bookie is read-only now: it may have other reasons.
     Raises CannotTurn, MetadataError.
     """
-    async with _asking(bookies, bookie_id) as (session, base):
+    async with _session_with(bookies, bookie_id) as (session, base):
         body: dict[str, Any] = {"readOnly": read_only}
         if await _is_ours(session, base):  # Apache's refuses members that it does not know
             body |= {"reason": "operator", "detail": detail}
@@ -62,7 +62,7 @@ async def turn(bookies: "BookieDirectory", bookie_id: str, read_only: bool, deta
 
 
 @asynccontextmanager
-async def _asking(bookies: "BookieDirectory", bookie_id: str) -> "AsyncIterator[tuple[ClientSession, str]]":
+async def _session_with(bookies: "BookieDirectory", bookie_id: str) -> "AsyncIterator[tuple[ClientSession, str]]":
     """A session, and where the API of the bookie's HTTP begins. Raises CannotTurn, MetadataError."""
     import aiohttp
 

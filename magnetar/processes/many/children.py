@@ -97,7 +97,7 @@ class Children:
         """Start all; returns when all are ready (rule 1). Raises MagnetarError. `stop` may be called at any time."""
         assert not len(self._tasks), "a service starts its processes once"
         for child in self.all:
-            self._tasks.spawn(self._keep(child), f"process {child.number}")
+            self._tasks.spawn(self._keep_running(child), f"process {child.number}")
         while len(self.ready) < len(self.all):
             if self._failure is not None:
                 raise self._failure
@@ -113,7 +113,7 @@ class Children:
         while len(self._tasks):
             await self._changed.rung()
 
-    async def _keep(self, child: Child) -> None:
+    async def _keep_running(self, child: Child) -> None:
         try:
             pause = GrowingPause(_FIRST_PAUSE_S, _LONGEST_PAUSE_S)
             while not self._stopping.is_set():
@@ -129,7 +129,7 @@ class Children:
                 pause_s = pause.next_s()
                 log.error(
                     "%s process %d (pid %d) ended (%s); it is started again in %.1f s",
-                    self._what, child.number, child.pid, _ending(code), pause_s,
+                    self._what, child.number, child.pid, _exit_text(code), pause_s,
                 )  # fmt: skip
                 await self._changed.until(self._stopping.is_set, self._clock, pause_s)
         finally:
@@ -154,10 +154,11 @@ class Children:
 
 def _failure(what: str, child: Child, code: int) -> MagnetarError:
     text = (
-        f"{what} process {child.number} ended before the service was ready ({_ending(code)}); the lines above say why"
+        f"{what} process {child.number} ended before the service was ready ({_exit_text(code)}); "
+        "the lines above say why"
     )
     return ConfigurationError(text) if code == EXIT_CONFIGURATION else ProcessEnded(text)
 
 
-def _ending(code: int) -> str:
+def _exit_text(code: int) -> str:
     return f"signal {-code}" if code < 0 else f"exit code {code}"

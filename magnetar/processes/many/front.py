@@ -119,7 +119,7 @@ class Front:
             Way.ANY: self._ask_any,
             Way.ALL: self._ask_all,
             Way.METRICS: self._metrics,
-            Way.MERGED: self._merged,
+            Way.MERGED: self._merged_answer,
             Way.NAMED: self._ask_named,
             Way.ONE: self._ask_one,
             Way.FIRST: self._ask_first,
@@ -177,7 +177,7 @@ class Front:
             except _Silent as error:
                 if request.method not in READING:  # it may have been done
                     return _refused(503, str(error))
-        return self._none()
+        return self._no_process_answer()
 
     async def _ask_first(self, request: web.Request, body: bytes) -> web.StreamResponse:
         return await self._ask(request, body, self._children.all[0])
@@ -257,7 +257,7 @@ class Front:
                 return child, where.path + (f"?{where.query}" if where.query else "")
         return None
 
-    def _none(self) -> web.Response:
+    def _no_process_answer(self) -> web.Response:
         return _refused(503, f"none of the {len(self._children.all)} processes is ready")
 
     # ------------------------------------------------------------------------------ all processes
@@ -290,7 +290,7 @@ class Front:
             return answers[0]
         return web.Response(body=merged_metrics(texts).encode(), headers={"Content-Type": _TEXT})
 
-    async def _merged(self, request: web.Request, body: bytes) -> web.StreamResponse:
+    async def _merged_answer(self, request: web.Request, body: bytes) -> web.StreamResponse:
         answers = await self._read_all(request)
         refused = next((answer for answer in answers if answer.status != 200), None)
         return refused or _json_answer(merged_json([_json_of(answer) for answer in answers]))

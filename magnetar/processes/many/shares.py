@@ -53,7 +53,7 @@ def broker_shares(config: BrokerConfig, processes: int) -> list[Share]:
         )
     shares: list[Share] = []
     for number in range(processes):
-        ports = {**_moved(own, number), **_moved(web, number + 1)}
+        ports = {**_shifted_ports(own, number), **_shifted_ports(web, number + 1)}
         share = {name: str(port) for name, port in ports.items()}
         if config.advertised_listeners:
             share["advertisedListeners"] = _listeners(config.advertised_listeners, number)
@@ -73,7 +73,7 @@ def bookie_shares(config: BookieConfig, processes: int) -> list[Share]:
     name, http = http_setting(config)
     shares: list[Share] = []
     for number in range(processes):
-        ports = {**_moved({"bookiePort": config.port}, number), **_moved({name: http}, number + 1)}
+        ports = {**_shifted_ports({"bookiePort": config.port}, number), **_shifted_ports({name: http}, number + 1)}
         share = {setting: str(port) for setting, port in ports.items()}
         if number:
             share["journalDirectories"] = ",".join(directory_of(path, number) for path in config.journal_directories)
@@ -98,7 +98,7 @@ def directory_of(directory: str, number: int) -> str:
     return directory if number == 0 else posixpath.join(directory, f"process-{number}")
 
 
-def _moved(ports: Mapping[str, int | None], by: int) -> dict[str, int]:
+def _shifted_ports(ports: Mapping[str, int | None], by: int) -> dict[str, int]:
     return {name: port + by if port else 0 for name, port in ports.items() if port is not None}
 
 

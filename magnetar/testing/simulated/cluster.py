@@ -139,12 +139,12 @@ class BookieMachine(Machine):
 
     def kill(self) -> None:
         super().kill()
-        self._lose(1.0)
+        self._lose_unsynced(1.0)
 
     def cut_power(self, unsynced: float = 0.5) -> None:
         """*unsynced*: how much of what was not synced is there afterwards, 0 to 1."""
         super().kill()
-        self._lose(unsynced)
+        self._lose_unsynced(unsynced)
 
     def wipe(self) -> None:
         """Put empty disks in the place of its own."""
@@ -153,9 +153,9 @@ class BookieMachine(Machine):
 
     async def stop(self) -> None:
         await super().stop()
-        self._lose(1.0)
+        self._lose_unsynced(1.0)
 
-    def _lose(self, unsynced: float) -> None:
+    def _lose_unsynced(self, unsynced: float) -> None:
         rng = self.cluster.rng
         self.files = self.files.crash(rng, unsynced)
         self.indexes = {path: index.crash(rng, unsynced) for path, index in self.indexes.items()}

@@ -271,14 +271,14 @@ def _image_after_crash(inode: _Inode, rng: random.Random, unsynced: float) -> by
         if rng.random() >= unsynced:
             continue
         if isinstance(change, _Write) and unsynced < 1 and rng.random() < 0.5:
-            for piece in _torn(change, rng):
+            for piece in _torn_writes(change, rng):
                 _apply(image, piece)
         else:
             _apply(image, change)
     return image
 
 
-def _torn(change: _Write, rng: random.Random) -> Iterator[_Write]:
+def _torn_writes(change: _Write, rng: random.Random) -> Iterator[_Write]:
     """Some of the sectors that *change* touches."""
     end = change.offset + len(change.data)
     at = change.offset

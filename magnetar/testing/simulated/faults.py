@@ -151,7 +151,7 @@ class Faults:
         self._tasks[task] = None
         task.add_done_callback(self._tasks.pop)
 
-    def _later(self, delay_s: float, work: Callable[[], Any]) -> None:
+    def _run_later(self, delay_s: float, work: Callable[[], Any]) -> None:
         self._loop.call_later(delay_s, work, context=self._cluster.network.context)
 
     def _restart(self, machine: Machine, after_s: float) -> None:
@@ -164,9 +164,9 @@ class Faults:
                 self._note(f"{machine} does not start: {error}")
                 self._restart(machine, 1.0)
 
-        self._later(after_s, lambda: self._spawn(restart()))
+        self._run_later(after_s, lambda: self._spawn(restart()))
 
-    def _free(self, machines: list[M]) -> M | None:
+    def _free_machine(self, machines: list[M]) -> M | None:
         free = [machine for machine in machines if machine.is_up and machine.name not in self._busy]
         if not free:
             return None
@@ -176,12 +176,12 @@ class Faults:
         """One that may go: not so many are away that no ledger can be written for long."""
         if sum(machine.name in self._busy for machine in self._cluster.bookies) >= BOOKIES_AWAY_MAX:
             return None
-        return self._free(self._cluster.bookies)
+        return self._free_machine(self._cluster.bookies)
 
     def _broker(self) -> BrokerMachine | None:
-        return self._free(self._cluster.brokers)
+        return self._free_machine(self._cluster.brokers)
 
-    def _away(self) -> float:
+    def _absence_s(self) -> float:
         return self._rng.choice(AWAY_S)
 
     def kill_broker(self) -> None:
@@ -193,7 +193,7 @@ class Faults:
     def _kill(self, machine: Machine | None) -> None:
         if machine is not None:
             self._busy.add(machine.name)
-            away_s = self._away()
+            away_s = self._absence_s()
             self._note(f"{machine} is killed for {away_s} s")
             machine.kill()
             self._restart(machine, away_s)
@@ -215,7 +215,7 @@ class Faults:
         machine = self._bookie()
         if machine is not None:
             self._busy.add(machine.name)
-            away_s, unsynced = self._away(), self._rng.choice((0.0, 0.3, 0.9))
+            away_s, unsynced = self._absence_s(), self._rng.choice((0.0, 0.3, 0.9))
             self._note(f"{machine} loses its power for {away_s} s, {unsynced} of what was not synced is there")
             machine.cut_power(unsynced)
             self._restart(machine, away_s)
@@ -225,7 +225,7 @@ class Faults:
         if machine is None:
             return
         self._busy.add(machine.name)
-        for_s = self._away()
+        for_s = self._absence_s()
         self._note(f"{machine} stands still for {for_s} s")
         process = machine.running
         process.freeze()
@@ -235,13 +235,13 @@ class Faults:
             process.thaw()
             self._busy.discard(machine.name)
 
-        self._later(for_s, thaw)
+        self._run_later(for_s, thaw)
 
     def cut_way(self) -> None:
         hosts = [machine.name for machine in self._cluster.machines] + [SERVER]
         source, target = self._rng.sample(hosts, 2)
         both = self._rng.random() < 0.5
-        for_s = self._away()
+        for_s = self._absence_s()
         self._note(f"the way from {source} to {target} is cut{' in both directions' if both else ''} for {for_s} s")
         self._cluster.network.cut(source, target)
         if both:
@@ -251,7 +251,7 @@ class Faults:
             self._note("the ways are mended")
             self._cluster.network.mend()
 
-        self._later(for_s, mend)
+        self._run_later(for_s, mend)
 
     def break_connections(self) -> None:
         wires = list(self._cluster.network.wires)
@@ -267,7 +267,7 @@ class Faults:
         for_s = self._rng.choice((0.5, 3.0, 20.0))
         self._note(f"the metadata server stands still for {for_s} s")
         self._cluster.server.stand_still()
-        self._later(for_s, self._cluster.server.go_on)
+        self._run_later(for_s, self._cluster.server.go_on)
 
     def break_disk(self) -> None:
         """A write or sync fails once, and the bookie gives up."""
@@ -294,7 +294,7 @@ class Faults:
             else:
                 self._restart(machine, 0.5)
 
-        self._later(self._away(), after)
+        self._run_later(self._absence_s(), after)
 
     def fill_disk(self) -> None:
         machine = self._bookie()
@@ -313,14 +313,14 @@ class Faults:
             else:
                 self._restart(machine, 0.5)
 
-        self._later(self._away(), after)
+        self._run_later(self._absence_s(), after)
 
     def slow_disk(self) -> None:
         machine = self._bookie()
         if machine is not None:
             self._note(f"the disk of {machine} is slow")
             self._slow_hosts.add(machine.name)
-            self._later(self._away(), lambda: self._slow_hosts.discard(machine.name))
+            self._run_later(self._absence_s(), lambda: self._slow_hosts.discard(machine.name))
 
     def new_disk(self) -> None:
         """A bookie's disk is replaced by an empty one, where all others have what they should have."""
@@ -333,8 +333,8 @@ class Faults:
         machine.kill()
         machine.wipe()
         machine.config = replace(machine.config, data_integrity=True)
-        self._restart(machine, self._away())
-        self._spawn(self._rebuilt(machine))
+        self._restart(machine, self._absence_s())
+        self._spawn(self._wait_until_rebuilt(machine))
 
     async def replace(self, machine: BookieMachine) -> None:
         """A bookie is gone for good, and a fresh one comes to its address when no ledger needs the former any more: it
@@ -348,10 +348,10 @@ class Faults:
         self._note(f"{machine} is gone for good")
         machine.kill()
         end_s = self._loop.time() + REPLACED_S
-        while await self._named(machine) or await unrepaired(self._cluster):
+        while await self._ledgers_of(machine) or await unrepaired(self._cluster):
             if self._loop.time() > end_s:
                 raise NotUp(
-                    f"ledgers {await self._named(machine)} still name {machine}; {await unrepaired(self._cluster)}"
+                    f"ledgers {await self._ledgers_of(machine)} still name {machine}; {await unrepaired(self._cluster)}"
                 )
             await self._cluster.clock.sleep(1.0)
         machine.wipe()
@@ -360,7 +360,7 @@ class Faults:
         await machine.start()
         self._note(f"a fresh {machine} has come")
 
-    async def _named(self, machine: BookieMachine) -> list[int]:
+    async def _ledgers_of(self, machine: BookieMachine) -> list[int]:
         """The ledgers that name this bookie."""
         ledgers = LedgerStore(self._cluster.server.root, ROOT)
         named = []
@@ -370,14 +370,14 @@ class Faults:
                 named.append(ledger_id)
         return named
 
-    async def _rebuilt(self, machine: BookieMachine) -> None:
+    async def _wait_until_rebuilt(self, machine: BookieMachine) -> None:
         """Only one bookie at a time may lack copies."""
-        while machine.name in self._busy or await self._lacks(machine):
+        while machine.name in self._busy or await self._lacks_copies(machine):
             await self._cluster.clock.sleep(1.0)
         self._note(f"{machine} has its copies again")
         self._is_rebuilding = False
 
-    async def _lacks(self, machine: BookieMachine) -> bool:
+    async def _lacks_copies(self, machine: BookieMachine) -> bool:
         if not machine.is_up or machine.bookie is None:
             return True
         return machine.bookie.parts.integrity.status().is_needed or bool(await unrepaired(self._cluster))

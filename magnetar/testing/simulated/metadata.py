@@ -171,7 +171,7 @@ class SimulatedStore(Watched):
         self._pending: dict[asyncio.Future[Any], bool] = {}
         """What waits for an answer, and whether it changes something."""
         self._loop.call_later(self._ping_s, self._ping)
-        process.on_death.append(self._died)
+        process.on_death.append(self._on_process_end)
 
     # The way to the server and back
 
@@ -186,7 +186,7 @@ class SimulatedStore(Watched):
     def _ping_s(self) -> float:
         return self._server.session_s * PING_SHARE
 
-    def _died(self) -> None:
+    def _on_process_end(self) -> None:
         """The system closes the connection. The session ends by its time."""
         self._is_closed = True
         self._way_back.close()
@@ -235,7 +235,7 @@ class SimulatedStore(Watched):
             if breaks:
                 session.break_()
                 return
-            self.answer_later(session, lambda: _settle(answer, result, error))
+            self.answer_later(session, lambda: _set_outcome(answer, result, error))
 
         self._request_later(carry_out)
         try:
@@ -283,7 +283,7 @@ class SimulatedStore(Watched):
         for answer, changes in list(self._pending.items()):
             error = OutcomeUnknown if changes else StoreUnavailable
             self._server.unheard += changes
-            _settle(answer, None, error("the connection to the metadata store was lost"))
+            _set_outcome(answer, None, error("the connection to the metadata store was lost"))
         self._watches.session_changed(SessionEvent.SUSPENDED)
         self._loop.call_later(RECONNECT_S, self._reconnect)
 
@@ -362,7 +362,7 @@ class SimulatedStore(Watched):
             self._session.end()
 
 
-def _settle(answer: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:
+def _set_outcome(answer: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:
     if answer.done():
         return
     if error is None:

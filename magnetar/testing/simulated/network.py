@@ -230,9 +230,9 @@ class Wire(asyncio.Transport):
             return
         self._has_ended = True
         self._network.wires.pop(self, None)
-        self._network.loop.call_soon(self._lose, error, context=self.context)
+        self._network.loop.call_soon(self._lose_connection, error, context=self.context)
 
-    def _lose(self, error: BaseException | None) -> None:
+    def _lose_connection(self, error: BaseException | None) -> None:
         """A turn later, as by a real loop: what `connection_made` has begun has run once, also where the process stood
         still meanwhile."""
         self._network.loop.call_soon(self._lost, error, context=self.context)
@@ -338,7 +338,7 @@ class Network:
 
     def add(self, process: Process) -> None:
         """*process* may use the network; when it dies, its ports and connections end."""
-        process.on_death.append(lambda: self._died(process))
+        process.on_death.append(lambda: self._on_process_end(process))
 
     def new_socket(self, *_: Any) -> socket.socket:
         """As `socket.socket`."""
@@ -374,7 +374,7 @@ class Network:
     def is_cut(self, host: str, other: str) -> bool:
         return (host, other) in self._cuts
 
-    def _died(self, process: Process) -> None:
+    def _on_process_end(self, process: Process) -> None:
         for wire in [wire for wire in self.wires if wire.process is process]:
             wire.left()
         for at, listener in list(self.listeners.items()):

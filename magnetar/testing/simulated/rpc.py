@@ -201,7 +201,7 @@ class SimulatedChannel:
                     name, details = json.loads(body)
                     call.end(_CODES[name], details)
         except (OSError, EOFError):
-            self._lost(link)
+            self._on_link_lost(link)
 
     async def _ping(self, link: _Link) -> None:
         while self._link is link:
@@ -212,9 +212,9 @@ class SimulatedChannel:
                 async with asyncio.timeout(PONG_S):
                     await self._answered.wait()
             except TimeoutError:
-                self._lost(link)
+                self._on_link_lost(link)
 
-    def _lost(self, link: _Link) -> None:
+    def _on_link_lost(self, link: _Link) -> None:
         if self._link is link:
             self._link = None
             link.close()

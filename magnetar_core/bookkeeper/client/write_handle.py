@@ -218,7 +218,7 @@ class LedgerWriteHandle:
         now_s = self._now()
         if now_s - self._appended_s > BELIEF_S and not self._recovery and writer.is_open():
             self._belief.on_pause()
-            self._doubt()
+            self._doubt_record()
             self._pool.clock.call_later(PAUSE_READ_S, self._on_silence)
         self._appended_s = now_s
         first = writer.last_add_pushed + 1
@@ -314,7 +314,7 @@ class LedgerWriteHandle:
         if self._watch is not None and channel is self._channels[channel.index]:
             self._watch.answered(channel.index, entry_ids[-1], self._now())
         if not self._recovery and self._belief.on_answer(channel, channel.connection.socket):
-            self._doubt()
+            self._doubt_record()
         if self._writer.on_added(channel.index, channel.bookie, entry_ids) is not None:
             self._notify_soon()
 
@@ -325,7 +325,7 @@ class LedgerWriteHandle:
 
     # Whose ledger it is
 
-    def _doubt(self) -> None:
+    def _doubt_record(self) -> None:
         """Nothing is acknowledged before the record has been read (I130)."""
         if not self._writer.is_open():
             return

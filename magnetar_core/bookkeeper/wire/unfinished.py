@@ -101,7 +101,7 @@ class Unfinished:
         self._frames[sender] = _Frame(held_bytes + missing_bytes, now_s)
         self.bytes += held_bytes + missing_bytes
         if self._timer is None:
-            self._timer = self._later(LOOK_S, self._look)
+            self._timer = self._later(LOOK_S, self._sweep)
         if self.limit_bytes is None or self.bytes <= self.limit_bytes:
             return
         if self._turn is None and not self._waiting:  # rule 2
@@ -141,7 +141,7 @@ class Unfinished:
             self._waiting_bytes -= self._frames[sender].bytes
             sender.go_on_with_frame()
 
-    def _look(self) -> None:
+    def _sweep(self) -> None:
         """Rule 3, and the next turn."""
         self._timer = None
         now_s = self._now_s()
@@ -159,7 +159,7 @@ class Unfinished:
             self._turn = None
         self._resume()
         if self._frames and self._timer is None:
-            self._timer = self._later(LOOK_S, self._look)
+            self._timer = self._later(LOOK_S, self._sweep)
 
     def _end(self, sender: Sender, why: str) -> None:
         if sender in self._frames:

@@ -22,21 +22,23 @@ def with_aliases_applied(written: Any, reader: Any) -> Any:
             record: {alias: field["name"] for field in fields for alias in field.get("aliases", ())}
             for record, fields in _records(reader, "")
         }
-        if not any(names.values()) or _bare(written) == _bare(reader):
+        if not any(names.values()) or _without_unused_keys(written) == _without_unused_keys(reader):
             return written
-        return _renamed(written, "", names)
+        return _with_field_names(written, "", names)
     except RecursionError:
         raise ValueError("the schema nests too deeply") from None
 
 
-def _bare(schema: Any) -> Any:
+def _without_unused_keys(schema: Any) -> Any:
     """Without what does not count when Avro's library compares two schemas, and fastavro's own marks."""
     if isinstance(schema, list):
-        return [_bare(part) for part in schema]
+        return [_without_unused_keys(part) for part in schema]
     if not isinstance(schema, dict):
         return schema
     return {
-        key: _bare(value) for key, value in schema.items() if key not in ("aliases", "doc") and not key.startswith("__")
+        key: _without_unused_keys(value)
+        for key, value in schema.items()
+        if key not in ("aliases", "doc") and not key.startswith("__")
     }
 
 
@@ -63,20 +65,24 @@ def _records(schema: Any, namespace: str) -> Iterator[tuple[str, list[dict[str, 
         yield from _records(schema.get(key), namespace)
 
 
-def _renamed(schema: Any, namespace: str, names: dict[str, dict[str, str]]) -> Any:
+def _with_field_names(schema: Any, namespace: str, names: dict[str, dict[str, str]]) -> Any:
     if isinstance(schema, list):
-        return [_renamed(branch, namespace, names) for branch in schema]
+        return [_with_field_names(branch, namespace, names) for branch in schema]
     if not isinstance(schema, dict):
         return schema
     if schema.get("type") in _RECORDS:
         name = _full_name(schema, namespace)
         own, within = names.get(name, {}), name.rpartition(".")[0]
         fields = [
-            {**field, "name": own.get(field["name"], field["name"]), "type": _renamed(field["type"], within, names)}
+            {
+                **field,
+                "name": own.get(field["name"], field["name"]),
+                "type": _with_field_names(field["type"], within, names),
+            }
             for field in schema["fields"]
         ]
         return {**schema, "fields": fields}
     return {
-        key: _renamed(value, namespace, names) if key in ("type", "items", "values") else value
+        key: _with_field_names(value, namespace, names) if key in ("type", "items", "values") else value
         for key, value in schema.items()
     }

@@ -39,7 +39,7 @@ class Period(NamedTuple):
 
 
 @cache
-def _empty(buckets: int) -> Period:
+def _empty_period(buckets: int) -> Period:
     """A period without values; one shared object, which saves memory."""
     return Period((0,) * buckets, 0)
 
@@ -55,7 +55,7 @@ class Buckets:
         # None until something is counted: a topic has four of these objects, and most topics are quiet.
         self._counts: list[int] | None = None
         self._sum = 0
-        self.last = _empty(len(bounds) + 1)
+        self.last = _empty_period(len(bounds) + 1)
         """The last period that ended; empty before the first `end_period`."""
 
     def add(self, value: int, times: int = 1) -> None:
@@ -80,12 +80,12 @@ class Buckets:
     @property
     def so_far(self) -> Period:
         """What was counted since the last `end_period`, or since the start if there was none."""
-        return _empty(len(self._bounds) + 1) if self._counts is None else Period(tuple(self._counts), self._sum)
+        return _empty_period(len(self._bounds) + 1) if self._counts is None else Period(tuple(self._counts), self._sum)
 
     def end_period(self) -> None:
         """What was counted since the last call becomes `last`."""
         if self._counts is None:
-            self.last = _empty(len(self._bounds) + 1)
+            self.last = _empty_period(len(self._bounds) + 1)
             return
         self.last, self._counts, self._sum = self.so_far, None, 0
 

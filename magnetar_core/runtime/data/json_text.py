@@ -25,7 +25,9 @@ def parse_json(text: str | bytes) -> Any:
     try:
         # Where no run of digits is too long, which is nearly always, integers are made without a look at each.
         is_long = (_LONG if isinstance(text, str) else _LONG_BYTES).search(text) is not None  # type: ignore[arg-type]
-        value = json.loads(text, parse_constant=_refuse, parse_float=_finite, parse_int=_integer if is_long else None)
+        value = json.loads(
+            text, parse_constant=_refuse, parse_float=_parse_finite, parse_int=_integer if is_long else None
+        )
     except RecursionError:
         raise ValueError(f"nested deeper than {NESTING_MAX} levels") from None
     openings = (text.count("{") + text.count("[")) if isinstance(text, str) else text.count(b"{") + text.count(b"[")
@@ -38,7 +40,7 @@ def _refuse(constant: str) -> NoReturn:
     raise ValueError(f"{constant} is no number in JSON")
 
 
-def _finite(text: str) -> float:
+def _parse_finite(text: str) -> float:
     number = float(text)
     if math.isinf(number):
         raise ValueError(f"the number {text[:20]}… is too large")

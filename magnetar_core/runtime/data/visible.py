@@ -26,8 +26,8 @@ def visible(text: str, *, lines: bool = False) -> str:
     """*text* with these written as in Python, and in $'…' of shells: `\\x1b`, `\\u202e`. *lines*: it may have some."""
     if text.isprintable():
         return text
-    return _CONTROLLING.sub(lambda match: match[0] if lines and match[0] in _LINES else _written(match[0]), text)
+    return _CONTROLLING.sub(lambda match: match[0] if lines and match[0] in _LINES else _visible_form(match[0]), text)
 
 
-def _written(character: str) -> str:
+def _visible_form(character: str) -> str:
     return character.encode("unicode_escape").decode("ascii")

@@ -97,10 +97,10 @@ def _opener_of(host: str, context: ssl.SSLContext | None) -> urllib.request.Open
         direct = [urllib.request.ProxyHandler({})] if is_loopback(host) else []
         return urllib.request.build_opener(*direct, urllib.request.HTTPSHandler(context=context), _NoRedirect)
     if is_loopback(host):
-        return _direct()
+        return _opener_without_proxy()
     return urllib.request.build_opener(_NoRedirect)  # it reads the environment now
 
 
 @functools.cache
-def _direct() -> urllib.request.OpenerDirector:
+def _opener_without_proxy() -> urllib.request.OpenerDirector:
     return urllib.request.build_opener(urllib.request.ProxyHandler({}), _NoRedirect)

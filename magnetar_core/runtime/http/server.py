@@ -102,7 +102,7 @@ class HttpServer:
         *connections_max* 0: no limit. *hosts* None: calls are answered under every name. *refusal*: what the
         application's clients take for one.
         """
-        application.middlewares.insert(0, _guarding(hosts or HostRules(asks_callers=True), refusal))
+        application.middlewares.insert(0, _guard_middleware(hosts or HostRules(asks_callers=True), refusal))
         self._connections_max = connections_max
         self._descriptors = descriptors
         self._listening: list[asyncio.Server] = []
@@ -163,7 +163,7 @@ class HttpServer:
             )
 
 
-def _guarding(hosts: HostRules, refusal: Refusal) -> Any:
+def _guard_middleware(hosts: HostRules, refusal: Refusal) -> Any:
     """The middleware in front of all others (rules 1, 4 and 5)."""
 
     @web.middleware

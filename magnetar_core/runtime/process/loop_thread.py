@@ -46,7 +46,7 @@ class LoopThread:
 
     def run(self, work: Coroutine[Any, Any, T], timeout_s: float | None = None) -> T:
         """Wait for *work*; raises what it raises, TimeoutError after *timeout_s*, LoopStopped if `stop` comes first."""
-        future = self._begun(work)
+        future = self._submitted(work)
         if future is None:
             work.close()
             raise LoopStopped("this loop does not run")
@@ -64,7 +64,9 @@ class LoopThread:
             future.cancel()
             raise
 
-    def _begun(self, work: Coroutine[Any, Any, T], *, is_last: bool = False) -> "concurrent.futures.Future[T] | None":
+    def _submitted(
+        self, work: Coroutine[Any, Any, T], *, is_last: bool = False
+    ) -> "concurrent.futures.Future[T] | None":
         """*work* on the loop; None if the loop does not take any. *is_last*: it takes none after this."""
         if not self.is_alive:  # after a fork another thread may have held the lock for ever
             return None
@@ -102,7 +104,7 @@ class LoopThread:
 
     def stop(self) -> None:
         """Cancel all tasks of the loop, then end it; who waits in `run` gets LoopStopped."""
-        cancelling = self._begun(end := _cancel_all(), is_last=True)
+        cancelling = self._submitted(end := _cancel_all(), is_last=True)
         if cancelling is None:
             end.close()
             return
@@ -112,7 +114,7 @@ class LoopThread:
 
     def stop_soon(self, last: Coroutine[Any, Any, None]) -> None:
         """Run *last*, then `stop`. Does not wait: for finalizers, which may run on any thread."""
-        if self._begun(end := _end(last, self._loop), is_last=True) is None:
+        if self._submitted(end := _end(last, self._loop), is_last=True) is None:
             end.close()
             last.close()
 

@@ -36,7 +36,7 @@ def python_environment(environ: Mapping[str, str]) -> dict[str, str]:
     """*environ* for a process of ours: without folders that hide our packages, and with the checkout if we run from
     one."""
     entries = [entry for entry in environ.get("PYTHONPATH", "").split(os.pathsep) if entry]
-    kept = [entry for entry in entries if not _hides(Path(entry))]
+    kept = [entry for entry in entries if not _hides_own_packages(Path(entry))]
     if not is_installed():
         kept.insert(0, str(HOME))
     environment = {name: value for name, value in environ.items() if name != "PYTHONPATH"}
@@ -63,7 +63,7 @@ def check_own_packages(names: Iterable[str] = NAMES) -> None:
             )
 
 
-def _hides(folder: Path) -> bool:
+def _hides_own_packages(folder: Path) -> bool:
     if folder.resolve() == HOME:
         return False
     return any(_place(PathFinder.find_spec(name, [str(folder)])) is not None for name in NAMES)

@@ -51,7 +51,7 @@ class Certificates:
         self._make = make
         self._clock = clock
         self._stamps = self._read_stamps()
-        self._context = self._made()
+        self._context = self._new_context()
         self._checked_s = clock.monotonic()
 
     @property
@@ -63,7 +63,7 @@ class Certificates:
             stamps = self._read_stamps()
             if stamps != self._stamps:
                 try:
-                    self._context = self._made()
+                    self._context = self._new_context()
                 except ConfigurationError as error:
                     log.error("the changed TLS files are not used, the former ones stay: %s", error)
                 else:
@@ -78,7 +78,7 @@ class Certificates:
         """When the certificate ends that is shown to peers, seconds since 1970; infinite if none is shown."""
         return min((end.timestamp() for _, end in self._validity.own[:1]), default=float("inf"))
 
-    def _made(self) -> ssl.SSLContext:
+    def _new_context(self) -> ssl.SSLContext:
         context = self._make(self.files)
         validity = _Validity(*(validities(_text_of(self.files, read)) for read in (certificate_pem, trusted_pem)))
         if (problem := self._expired(validity)) is not None:
@@ -86,9 +86,9 @@ class Certificates:
         self._validity, now = validity, self._now()
         for begin, end in validity.own[:1]:
             if begin > now:
-                log.warning("certificate %s is not valid before %s", self.files.own, _date(begin))
+                log.warning("certificate %s is not valid before %s", self.files.own, _date_text(begin))
             elif end - now < min(_EXPIRES_SOON, (end - begin) / 10):
-                log.warning("certificate %s expires on %s", self.files.own, _date(end))
+                log.warning("certificate %s expires on %s", self.files.own, _date_text(end))
         return context
 
     def _now(self) -> datetime:
@@ -99,10 +99,10 @@ class Certificates:
         files, now = self.files, self._now()
         for _, end in validity.own[:1]:  # its issuers' certificates follow it
             if end <= now:
-                return f"{files.origin}: certificate {files.own} expired on {_date(end)}; put a new one there"
+                return f"{files.origin}: certificate {files.own} expired on {_date_text(end)}; put a new one there"
         trusted = validity.trusted
         if trusted and all(end <= now for _, end in trusted):
-            last = _date(max(end for _, end in trusted))
+            last = _date_text(max(end for _, end in trusted))
             return (
                 f"{files.origin}: all trusted certificates in {files.authorities} have expired, the last on {last}; "
                 "put a new one there"
@@ -110,7 +110,7 @@ class Certificates:
         return None
 
     def _read_stamps(self) -> list[tuple[int, int] | None]:
-        return [_stamp(path) for path in self.files.paths]
+        return [_file_stamp(path) for path in self.files.paths]
 
 
 class _Validity(NamedTuple):
@@ -120,7 +120,7 @@ class _Validity(NamedTuple):
     trusted: list[Validity]
 
 
-def _date(moment: datetime) -> str:
+def _date_text(moment: datetime) -> str:
     return f"{moment:%Y-%m-%d %H:%M} UTC"
 
 
@@ -204,7 +204,7 @@ def _temporary_file(data: bytes) -> Iterator[str]:
         os.close(number)
 
 
-def _stamp(path: str) -> tuple[int, int] | None:
+def _file_stamp(path: str) -> tuple[int, int] | None:
     try:
         status = os.stat(path)
     except OSError:

@@ -54,7 +54,7 @@ class Own(NamedTuple):
 
 def own_certificate(data: bytes, password: str, path: str) -> Own:
     """The key of a key store, and its certificate with the chain. Raises ConfigurationError, which names *path*."""
-    store = _opened(data, password, path)
+    store = _decrypted_store(data, password, path)
     if store.key is None or store.cert is None:
         raise ConfigurationError(
             f"{path} has no private key with a certificate; make one with `keytool -genkeypair -keystore {path}`"
@@ -65,7 +65,7 @@ def own_certificate(data: bytes, password: str, path: str) -> Own:
 
 def trusted_certificates(data: bytes, password: str, path: str) -> bytes:
     """The certificates of a trust store, PEM. Raises ConfigurationError, which names *path*."""
-    store = _opened(data, password, path)
+    store = _decrypted_store(data, password, path)
     if store.key is not None:  # rule 3
         raise ConfigurationError(
             f"{path} has a private key, and a trust store has certificates only; make one with "
@@ -77,7 +77,7 @@ def trusted_certificates(data: bytes, password: str, path: str) -> bytes:
     return b"".join(certificate.certificate.public_bytes(Encoding.PEM) for certificate in store.additional_certs)
 
 
-def _opened(data: bytes, password: str, path: str) -> PKCS12KeyAndCertificates:
+def _decrypted_store(data: bytes, password: str, path: str) -> PKCS12KeyAndCertificates:
     kind = _JAVAS.get(data[:4])
     if kind is not None:  # rule 1
         raise ConfigurationError(

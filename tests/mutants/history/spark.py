@@ -46,7 +46,7 @@ MENDED = (
         Mutant(
             "history: what was seen of an open ledger that is gone is not missed",
             FOLLOWER,
-            "                    self._lose(ledger.run)\n",
+            "                    self._note_loss(ledger.run)\n",
             "                    pass\n",
             STREAM,
         ),

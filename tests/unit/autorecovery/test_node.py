@@ -218,9 +218,9 @@ async def test_what_only_a_dead_bookie_has_is_told_as_lost_and_repaired_when_it_
     ("part", "method", "told"),
     [
         (lambda node: node.worker, "_begin_some", "the replication worker broke"),
-        (lambda node: node.auditor, "_look", "the auditor broke"),
+        (lambda node: node.auditor, "_compare_bookies", "the auditor broke"),
         (lambda node: node.checks[0], "_due_s", "a periodic check broke"),
-        (lambda node: node.drains, "_look", "the drains broke"),
+        (lambda node: node.drains, "_run_round", "the drains broke"),
         (lambda node: node.placement_check, "_run", "the placement check broke"),
     ],
 )
@@ -315,7 +315,7 @@ async def test_a_lock_that_a_node_left_at_its_death_is_given_back_by_the_next_on
             board = started[0].marks
             assert await board.lock(7, "a")
             is_away = True
-            started[0]._died("a part broke")
+            started[0]._on_process_failure("a part broke")
             await eventually(lambda: len(started) == 2)
             assert await board.locked() == {7}
             is_away = False

@@ -43,9 +43,9 @@ def compact(admin: BookieAdmin, minor: bool, major: bool, index: bool, wait: boo
     said = admin.put("bookie/entry_location_compact", body)
     if wait:
         pauses = Pauses()
-        with show.bar("indexes", len(paths)) as drawn:
+        with show.bar("indexes", len(paths)) as progress_bar:
             while any(running := admin.get("bookie/entry_location_compact").values()):
-                drawn.update(len(paths) - sum(running))
+                progress_bar.update(len(paths) - sum(running))
                 pauses.wait()
         said = f"{len(paths)} indexes are compacted"
     say(said, as_json)

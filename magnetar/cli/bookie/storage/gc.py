@@ -110,11 +110,11 @@ def collect(
 
 def _wait_for_gc(admin: BookieAdmin, rounds_before: int) -> dict[str, Any]:
     pauses = Pauses()
-    with show.bar("garbage collection") as drawn:
+    with show.bar("garbage collection") as progress_bar:
         while True:
             status: dict[str, Any] = admin.get("magnetar/status")["gc"]
             if status["phase"] == "idle" and status["rounds"] > rounds_before:
                 return status
             text = f"{status['phase']}: {status['removedLogs']} logs removed, {status['compactedLogs']} compacted"
-            drawn.update(0, text=text)
+            progress_bar.update(0, text=text)
             pauses.wait()

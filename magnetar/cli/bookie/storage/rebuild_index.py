@@ -63,17 +63,17 @@ def _rebuild_online(admin: BookieAdmin, as_json: bool, yes: bool, wait: bool) ->
 
 def _wait_for_rebuild(admin: BookieAdmin, status: dict[str, Any]) -> dict[str, Any]:
     pauses = Pauses()
-    with show.bar("index") as drawn:
+    with show.bar("index") as progress_bar:
         while status["running"]:
             match status["phase"]:
                 case "logs":
-                    drawn.update(status["logsDone"], status["logs"], "entry logs")
+                    progress_bar.update(status["logsDone"], status["logs"], "entry logs")
                 case "waiting":
-                    drawn.update(0, text="waiting for garbage collection")
+                    progress_bar.update(0, text="waiting for garbage collection")
                 case "idle" | "marking" | "fencing":
-                    drawn.update(0, text="ledgers are fenced")
+                    progress_bar.update(0, text="ledgers are fenced")
                 case _:
-                    drawn.update(status["ledgersDone"], status["ledgers"], "ledgers")
+                    progress_bar.update(status["ledgersDone"], status["ledgers"], "ledgers")
             pauses.wait()
             status = admin.get("magnetar/rebuild_index")
     return status
@@ -104,8 +104,8 @@ def _rebuild_offline(config: Path, ledgers_too: bool, yes: bool) -> None:
         for directory in rebuild.directories:
             confirm(f"Rebuild the index in {directory}?", yes)
             count = rebuild.log_count(directory)
-            with show.bar("entry logs", count) as drawn:
-                done = rebuild.rebuild(directory, with_ledgers=ledgers_too, on_log=drawn.step)
+            with show.bar("entry logs", count) as progress_bar:
+                done = rebuild.rebuild(directory, with_ledgers=ledgers_too, on_log=progress_bar.step)
             click.echo(f"{directory}: {done.entries} entries of {done.ledgers} ledgers")
             for problem in done.problems:
                 click.echo(f"  {problem}", err=True)

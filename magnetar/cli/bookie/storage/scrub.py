@@ -58,9 +58,9 @@ def run_scrub(admin: BookieAdmin, wait: bool, as_json: bool) -> None:
     status = admin.get("magnetar/scrub")
     if wait:
         pauses = Pauses()
-        with show.bar("ledgers") as drawn:
+        with show.bar("ledgers") as progress_bar:
             while status["running"]:
-                drawn.update(min(status["ledgersDone"], status["ledgers"]), status["ledgers"])
+                progress_bar.update(min(status["ledgersDone"], status["ledgers"]), status["ledgers"])
                 pauses.wait()
                 status = admin.get("magnetar/scrub")
     say(status, as_json, _show_scrub)

@@ -127,7 +127,7 @@ def choose_moves(
     lacking = topology.deficit(ensemble, write_quorum, everybody)
     if not any(lacking):
         return best
-    concerned = _concerned(ensemble, write_quorum, everybody, topology)
+    concerned = _positions_that_lack(ensemble, write_quorum, everybody, topology)
     tries = 0
     for count in range(1, len(concerned) + 1):
         for positions in combinations(concerned, count):
@@ -155,7 +155,9 @@ def choose_moves(
     return best
 
 
-def _concerned(ensemble: Sequence[str], write_quorum: int, everybody: Collection[str], topology: Topology) -> list[int]:
+def _positions_that_lack(
+    ensemble: Sequence[str], write_quorum: int, everybody: Collection[str], topology: Topology
+) -> list[int]:
     """Positions of members that stand in a window which lacks something."""
     names = {name for violation in topology.violations(ensemble, write_quorum, everybody) for name in violation.bookies}
     return [at for at, bookie in enumerate(ensemble) if bookie in names]
@@ -413,13 +415,13 @@ class _Placing:
         demand = self._demand
         self._steps -= len(numbers)
         for number in numbers:
-            spread = self._spread(located, self._windows[number])
+            spread = self._spread_of(located, self._windows[number])
             racks += max(demand.racks - spread.racks, 0)
             hosts += max(demand.hosts - spread.hosts, 0)
             if self._counts_regions:
                 regions += max(demand.regions - spread.regions, 0) + max(spread.copies - demand.copies_max, 0)
             if self._is_strict:
-                excess += max(self._racks_least[number] - spread.racks, 0) + self._above(located, number)
+                excess += max(self._racks_least[number] - spread.racks, 0) + self._copies_above_limit(located, number)
         strangers = 0
         if self._preferred:
             strangers = sum(
@@ -429,7 +431,7 @@ class _Placing:
             )
         return _Cost(excess, regions, racks, hosts, strangers)
 
-    def _above(self, located: Sequence[Location | None], number: int) -> int:
+    def _copies_above_limit(self, located: Sequence[Location | None], number: int) -> int:
         """By how much the copies of a window in its largest regions are above its limit."""
         limit = self._limits[number]
         if limit is None:
@@ -437,7 +439,7 @@ class _Placing:
         regions = [region_of(location.rack) for at in self._windows[number] if (location := located[at]) is not None]
         return max(_in_largest(regions, self._durable) - limit, 0)
 
-    def _spread(self, located: Sequence[Location | None], window: Sequence[int]) -> Spread:
+    def _spread_of(self, located: Sequence[Location | None], window: Sequence[int]) -> Spread:
         there = [location for at in window if (location := located[at]) is not None]
         free = len(window) - len(there)
         racks = len({location.rack for location in there}) + free

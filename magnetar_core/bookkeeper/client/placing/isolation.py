@@ -60,12 +60,12 @@ def isolation_in(custom_metadata: Iterable[tuple[str, bytes]]) -> Isolation | No
         if policy["policyClass"] != POLICY_CLASS:
             return None
         properties = policy.get("properties") or {}
-        return Isolation(_text(properties.get(PRIMARY)), _text(properties.get(SECONDARY)))
+        return Isolation(_joined_groups(properties.get(PRIMARY)), _joined_groups(properties.get(SECONDARY)))
     except (ValueError, KeyError, TypeError, AttributeError):
         return None
 
 
-def _text(value: Any) -> str | None:
+def _joined_groups(value: Any) -> str | None:
     """Apache reads a list of groups as text with commas."""
     if value is None:
         return None

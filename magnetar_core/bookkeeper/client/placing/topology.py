@@ -108,15 +108,15 @@ class Violation(NamedTuple):
         faults = []
         if len(self.regions) < self.demand.regions and self.regions:
             faults.append(
-                f"in {_counted([name for name, _ in self.regions], 'region')} instead of {self.demand.regions}"
+                f"in {_count_of([name for name, _ in self.regions], 'region')} instead of {self.demand.regions}"
             )
         elif self.spread.copies > self.demand.copies_max:
             each = ", ".join(f"{name}: {count}" for name, count in self.regions)
             faults.append(f"unevenly in regions ({each}; at most {self.demand.copies_max} in one)")
         if len(self.racks) < self.demand.racks:
-            faults.append(f"in {_counted(self.racks, 'rack')} instead of {self.demand.racks}")
+            faults.append(f"in {_count_of(self.racks, 'rack')} instead of {self.demand.racks}")
         if len(self.hosts) < self.demand.hosts:
-            faults.append(f"on {_counted(self.hosts, 'host')} instead of {self.demand.hosts}")
+            faults.append(f"on {_count_of(self.hosts, 'host')} instead of {self.demand.hosts}")
         if not faults:
             faults.append(f"partly in {DEFAULT_RACK}, which does not count as a rack")
         return f"{', '.join(self.bookies)} are {' and '.join(faults)}"
@@ -249,5 +249,5 @@ def host_of(bookie: str) -> str:
     return host.lower() if separator and host and port.isdigit() else bookie
 
 
-def _counted(names: Collection[str], noun: str) -> str:
+def _count_of(names: Collection[str], noun: str) -> str:
     return f"{len(names)} {noun}{'' if len(names) == 1 else 's'} ({', '.join(sorted(names))})"

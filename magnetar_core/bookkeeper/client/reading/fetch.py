@@ -61,15 +61,15 @@ class _Race(Generic[R]):
     def _next(self) -> None:
         index = self._walk.next()
         if index is not None:
-            self._ask(index).add_done_callback(lambda asked: self._on_answer(index, asked))
+            self._ask(index).add_done_callback(lambda future: self._on_answer(index, future))
 
-    def _on_answer(self, index: int, asked: "asyncio.Future[Any]") -> None:
-        error: BaseException | None = asked.exception()
+    def _on_answer(self, index: int, future: "asyncio.Future[Any]") -> None:
+        error: BaseException | None = future.exception()
         if self.answer.done():
             return
         if error is None:
             try:
-                self.answer.set_result(self._accept(asked.result()))
+                self.answer.set_result(self._accept(future.result()))
             except (BookKeeperError, DigestMismatch) as refused:
                 error = refused
             else:
@@ -145,13 +145,13 @@ class LedgerFetcher:
         return await self._run(ReplicaWalk(order), ask, accept)
 
     async def _window(self, ensemble: Sequence[str], first: int, count: int, max_bytes: int) -> list[StoredEntry]:
-        asked = [self.entry(ensemble, first + i) for i in range(count)]
+        reads = [self.entry(ensemble, first + i) for i in range(count)]
         entries: list[StoredEntry] = []
         size = 0
         try:
-            for answer in asked:
+            for read in reads:
                 try:
-                    entry = await answer
+                    entry = await read
                 except (BookKeeperError, DigestMismatch):
                     if not entries:
                         raise
@@ -161,9 +161,9 @@ class LedgerFetcher:
                     break
                 entries.append(entry)
         finally:
-            for answer in asked:
-                if not answer.cancel() and not answer.cancelled():
-                    answer.exception()  # retrieved, so that asyncio does not log it
+            for read in reads:
+                if not read.cancel() and not read.cancelled():
+                    read.exception()  # retrieved, so that asyncio does not log it
         return entries
 
     def _run(
@@ -246,20 +246,20 @@ class LedgerFetcher:
     ) -> None:
         for index in positions:
             connection = self._pool.get(ensemble[index], self.ledger_id, recovery=fencing_key is not None)
-            asked = connection.read(self.ledger_id, entry_id, fencing_key=fencing_key)
-            asked.add_done_callback(self._passing_on(index, entry_id, on_answer))
+            future = connection.read(self.ledger_id, entry_id, fencing_key=fencing_key)
+            future.add_done_callback(self._callback_for(index, entry_id, on_answer))
 
-    def _passing_on(
+    def _callback_for(
         self, index: int, entry_id: int, on_answer: Callable[[int, Answer], None]
     ) -> "Callable[[asyncio.Future[memoryview]], None]":
-        return lambda asked: on_answer(index, self._opened(asked, entry_id))
+        return lambda future: on_answer(index, self._entry_or_error(future, entry_id))
 
-    def _opened(self, asked: "asyncio.Future[memoryview]", entry_id: int) -> Answer:
-        error = asked.exception()
+    def _entry_or_error(self, future: "asyncio.Future[memoryview]", entry_id: int) -> Answer:
+        error = future.exception()
         if error is None:
             try:
                 expected = None if entry_id == LAST_ENTRY else entry_id
-                return self._codec.open(asked.result(), self.ledger_id, expected)
+                return self._codec.open(future.result(), self.ledger_id, expected)
             except DigestMismatch as damage:
                 return damage
         assert isinstance(error, BookKeeperError | DigestMismatch), error

@@ -232,7 +232,7 @@ class BookieConnection:
                 timer.cancel()
         self._sweep_timer = self._full_timer = None
         wire = self._wire
-        self._lost(wire, ClientClosed("the BookKeeper client was closed"))
+        self._on_wire_lost(wire, ClientClosed("the BookKeeper client was closed"))
         if wire is not None:
             wire.transport.abort()
 
@@ -307,7 +307,7 @@ class BookieConnection:
             self._full_timer = self._clock.call_later(self._config.full_silence_s - silent_s, self._give_up_if_silent)
             return
         wire = self._wire
-        self._lost(
+        self._on_wire_lost(
             wire,
             BookieUnavailable(
                 f"bookie {self.bookie_id} has neither answered nor taken anything for {silent_s:.1f} s, and "
@@ -335,11 +335,11 @@ class BookieConnection:
             kind = NoTls if isinstance(error, TlsFailed) else BookieUnavailable
             if kind is NoTls:
                 log.warning("no TLS connection to bookie %s: %s", self.bookie_id, error)
-            self._lost(None, kind(f"bookie {self.bookie_id} cannot be reached: {why}"))
+            self._on_wire_lost(None, kind(f"bookie {self.bookie_id} cannot be reached: {why}"))
             return
         if self._closed or wire.is_lost:
             wire.transport.abort()
-            self._lost(None, BookieUnavailable(f"the connection to bookie {self.bookie_id} broke at once"))
+            self._on_wire_lost(None, BookieUnavailable(f"the connection to bookie {self.bookie_id} broke at once"))
             return
         self._wire = wire
         self.socket += 1
@@ -386,9 +386,11 @@ class BookieConnection:
             return
         if self.outstanding.is_batch_unknown:
             self._parts.health.batches_failed(self.bookie_id)
-        self._lost(wire, BookieUnavailable(f"the connection to bookie {self.bookie_id} broke ({error or 'closed'})"))
+        self._on_wire_lost(
+            wire, BookieUnavailable(f"the connection to bookie {self.bookie_id} broke ({error or 'closed'})")
+        )
 
-    def _lost(self, wire: "_Wire | None", error: BookKeeperError) -> None:
+    def _on_wire_lost(self, wire: "_Wire | None", error: BookKeeperError) -> None:
         assert wire is self._wire
         self._wire = None
         self._last_error = error
@@ -412,16 +414,16 @@ class BookieConnection:
         for channel, ledger_id, entry_ids in adds:
             self._parts.health.failed(self.bookie_id)
             what = f"an add of ledger {ledger_id} entry {entry_ids[0]}"
-            channel.sink.on_add_failed(channel, entry_ids, self._late(what))
+            channel.sink.on_add_failed(channel, entry_ids, self._timeout_of(what))
         for answer in answers:
             if not answer.done():
                 self._parts.health.failed(self.bookie_id)
-                answer.set_exception(self._late("a read"))
+                answer.set_exception(self._timeout_of("a read"))
         due_s = self.outstanding.due_s
         if due_s is not None and self._sweep_timer is None:
             self._sweep_timer = self._clock.call_later(max(due_s - now_s, timeout_s * 0.1), self._sweep)
 
-    def _late(self, what: str) -> OperationTimeout:
+    def _timeout_of(self, what: str) -> OperationTimeout:
         return OperationTimeout(f"bookie {self.bookie_id} did not answer {what} within {self._config.timeout_s:g} s")
 
     def _refusal(self) -> BookKeeperError:

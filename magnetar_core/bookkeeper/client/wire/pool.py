@@ -53,7 +53,7 @@ class Usable(Protocol):
     ) -> frozenset[str]: ...
 
 
-def _everybody(
+def _all_available(
     available: Collection[str],
     custom_metadata: Iterable[tuple[str, bytes]],
     ensemble_size: int,
@@ -71,7 +71,7 @@ class ConnectionPool:
         clock: Clock,
         config: ClientConfig,
         topology: Callable[[], Topology] = Topology,
-        usable: Usable = _everybody,
+        usable: Usable = _all_available,
         allocate: Allocate = bytearray,
     ) -> None:
         """*topology*: where the bookies stand, as it is known now; *usable*: where a ledger may be. *allocate* makes

@@ -137,13 +137,15 @@ class BookieStates:
                 raise VersionConflict(f"the state of bookie {bookie_id} was changed by somebody else meanwhile")
             cookie = await self._store.get(cookie_path(self._root, bookie_id))
             if cookie is None:
-                raise UnknownBookie(await self._unknown(bookie_id))
+                raise UnknownBookie(await self._unknown_bookie_text(bookie_id))
             after = moved(now.lifecycle, to, actor, by, why, wall_ms, reasons)
             path = state_path(self._root, bookie_id)
             change = Delete(path, now.version) if to is State.ACTIVE else Put(path, encode(after), now.version)
-            event = await self._event(EventKind.MOVED, bookie_id, now.lifecycle.state, to, after.by, after.why, wall_ms)
+            event_puts = await self._event_puts(
+                EventKind.MOVED, bookie_id, now.lifecycle.state, to, after.by, after.why, wall_ms
+            )
             try:
-                await self._store.multi([Check(cookie.path, cookie.version), change, *event])
+                await self._store.multi([Check(cookie.path, cookie.version), change, *event_puts])
             except OutcomeUnknown:
                 sent = after
             except (VersionConflict, NoNode):
@@ -165,16 +167,20 @@ class BookieStates:
             if cookie is None:
                 if is_sent:
                     return
-                raise UnknownBookie(await self._unknown(bookie_id))
+                raise UnknownBookie(await self._unknown_bookie_text(bookie_id))
             now = await self.read(bookie_id)
             if now != expected:
                 raise VersionConflict(f"bookie {bookie_id} was moved meanwhile: it is {now.lifecycle.state}")
-            event = await self._event(
+            event_puts = await self._event_puts(
                 EventKind.REMOVED, bookie_id, expected.lifecycle.state, lifecycle_events.REMOVED, by, "", wall_ms
             )
             try:
                 await self._store.multi(
-                    [Delete(state_path(self._root, bookie_id), expected.version), Delete(path, cookie.version), *event]
+                    [
+                        Delete(state_path(self._root, bookie_id), expected.version),
+                        Delete(path, cookie.version),
+                        *event_puts,
+                    ]
                 )
             except OutcomeUnknown:
                 is_sent = True
@@ -186,7 +192,7 @@ class BookieStates:
                 return
         raise StoreUnavailable(f"{path}: the metadata store did not say whether it was deleted; ask for it again")
 
-    async def _event(
+    async def _event_puts(
         self, kind: EventKind, bookie_id: str, before: str, after: str, by: str, why: str, wall_ms: int
     ) -> list[Put]:
         """The operations that store the event of a change; the caller adds them to those of the change (rule 5)."""
@@ -198,7 +204,7 @@ class BookieStates:
         value = lifecycle_events.encode(event)
         return [Put(path, b"", version), Put(lifecycle_events.event_path(self._root, event_id), value, NO_NODE)]
 
-    async def _unknown(self, bookie_id: str) -> str:
+    async def _unknown_bookie_text(self, bookie_id: str) -> str:
         known = ", ".join(await self.bookies()) or "none"
         return f"no bookie {bookie_id} has a cookie in this cluster; known are: {known}"
 

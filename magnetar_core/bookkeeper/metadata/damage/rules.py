@@ -120,7 +120,7 @@ def checked(damage: Damage) -> Damage:
     for first, last in damage.ranges:
         if not 0 <= first <= last <= _ENTRY_ID_MAX:
             raise BadReport(f"{first} to {last} is no range of entries")
-    return damage._replace(text=_short(damage.text), ranges=joined(damage.ranges))
+    return damage._replace(text=_shortened(damage.text), ranges=joined(damage.ranges))
 
 
 def joined(ranges: Iterable[Range]) -> tuple[Range, ...]:
@@ -171,7 +171,7 @@ def posted(report: Report | None, damage: Damage, count: int, wall_ms: int) -> R
     if report.stage is not Stage.MENDED:
         return after
     note = f"it was called mended by {report.by}, and was reported again"
-    return replace(after, stage=Stage.OPEN, by="", note=_short(note), changed_ms=wall_ms)
+    return replace(after, stage=Stage.OPEN, by="", note=_shortened(note), changed_ms=wall_ms)
 
 
 def moved(report: Report, to: Stage, by: str, note: str, wall_ms: int) -> Report:
@@ -180,7 +180,7 @@ def moved(report: Report, to: Stage, by: str, note: str, wall_ms: int) -> Report
         raise WrongStage("a report is opened by posting it; it can become acknowledged or mended")
     if report.stage is Stage.MENDED:
         raise WrongStage(f"it is mended already, by {report.by}; if the damage is still there, post it again")
-    return replace(report, stage=to, by=by[:NAME_CHARS_MAX], note=_short(note), changed_ms=wall_ms)
+    return replace(report, stage=to, by=by[:NAME_CHARS_MAX], note=_shortened(note), changed_ms=wall_ms)
 
 
 def first_to_go(reports: Iterable[Report]) -> Report | None:
@@ -237,5 +237,5 @@ def decode(value: bytes) -> Report:
         raise Corruption(f"a report of damage, {value[:80]!r}: {error!r}") from error
 
 
-def _short(text: str) -> str:
+def _shortened(text: str) -> str:
     return " ".join(text.split())[:TEXT_CHARS_MAX]

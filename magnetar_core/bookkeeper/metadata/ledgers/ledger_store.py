@@ -135,7 +135,7 @@ class LedgerStore:
         """The number of the next ledger: it is above those of all that were made before this call. Raises
         MetadataError."""
         await self._store.sync()
-        highs = _highs(await self._store.children(f"{self._root}/idgen-long"))
+        highs = _upper_halves(await self._store.children(f"{self._root}/idgen-long"))
         if highs or await self._store.exists(f"{self._root}/idgen-long"):
             high = max(highs, default=1)
             low = await self._store.next_number(f"{self._root}/idgen-long/HOB-{high:010d}")
@@ -156,11 +156,11 @@ class LedgerStore:
         ids = sorted(ledger_ids)
         absent: list[int] = []
         for first in range(0, len(ids), _AT_ONCE):
-            some = ids[first : first + _AT_ONCE]
+            chunk = ids[first : first + _AT_ONCE]
             there = await asyncio.gather(
-                *(self._store.exists(ledger_path(self._root, ledger_id)) for ledger_id in some)
+                *(self._store.exists(ledger_path(self._root, ledger_id)) for ledger_id in chunk)
             )
-            absent += [ledger_id for ledger_id, is_there in zip(some, there, strict=True) if not is_there]
+            absent += [ledger_id for ledger_id, is_there in zip(chunk, there, strict=True) if not is_there]
         return absent
 
     async def sync(self) -> None:
@@ -270,7 +270,7 @@ class LedgerStore:
     async def _generate_long_id(self) -> tuple[int, str]:
         root = f"{self._root}/idgen-long"
         for _ in range(_TRIES):
-            high = max(_highs(await self._store.children(root)), default=1)
+            high = max(_upper_halves(await self._store.children(root)), default=1)
             node = await self._sequential(f"{root}/HOB-{high:010d}/ID-")
             low = _suffix(node)
             if 0 <= low < SHORT_ID_LIMIT:
@@ -333,7 +333,7 @@ async def _ensure(store: MetadataStore, path: str, value: bytes) -> None:
     raise StoreUnavailable(f"{path}: no answer to {_TRIES} tries to create it")
 
 
-def _highs(names: Iterable[str]) -> list[int]:
+def _upper_halves(names: Iterable[str]) -> list[int]:
     """The upper halves of long numbers that there are counters for."""
     return [_suffix(name) for name in names if name.startswith("HOB-")]
 

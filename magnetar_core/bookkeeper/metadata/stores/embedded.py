@@ -149,7 +149,7 @@ class EmbeddedStore(Watched):
         self._writing = threading.Lock()
         """Held while the disk is written, and while it must not be."""
         self._worker: GroupWorker[_Write] = GroupWorker(
-            f"metadata {path.name}", self._write, self._written, group_items_max=_GROUP_CHANGES_MAX
+            f"metadata {path.name}", self._write, self._on_written, group_items_max=_GROUP_CHANGES_MAX
         )
 
     @classmethod
@@ -210,12 +210,12 @@ class EmbeddedStore(Watched):
 
     async def get(self, path: str) -> Node | None:
         self._check(path)
-        record = self._durable(path)
+        record = self._durable_record(path)
         return None if record is None else node_of(path, record, _OWN)
 
     async def exists(self, path: str) -> bool:
         self._check(path)
-        return self._durable(path) is not None
+        return self._durable_record(path) is not None
 
     async def put(
         self,
@@ -230,7 +230,7 @@ class EmbeddedStore(Watched):
         try:
             changes, version = plan_put(self, path, bytes(value), expected_version, owner, self._clock.wall_ms())
         except MetadataError:
-            await self._settle()
+            await self._wait_for_earlier()
             raise
         await self._change(changes)
         return version
@@ -249,7 +249,7 @@ class EmbeddedStore(Watched):
     async def next_number(self, path: str) -> int:
         self._check(path)
         number = self._newest_number(path)
-        await self._settle()  # rule 3: who keeps the number must not be ahead of the disk
+        await self._wait_for_earlier()  # rule 3: who keeps the number must not be ahead of the disk
         return number
 
     def _newest_number(self, path: str) -> int:
@@ -261,7 +261,7 @@ class EmbeddedStore(Watched):
         try:
             changes = plan_delete(self, path, expected_version)
         except MetadataError:
-            await self._settle()
+            await self._wait_for_earlier()
             raise
         self._sequences.pop(path, None)
         await self._change(changes, [(SEQUENCE + path.encode(), None)])
@@ -272,7 +272,7 @@ class EmbeddedStore(Watched):
         try:
             changes = plan_multi(self, operations, self._clock.wall_ms())
         except MetadataError:
-            await self._settle()
+            await self._wait_for_earlier()
             raise
         removed = [operation.path for operation in operations if isinstance(operation, Delete)]
         for path in removed:
@@ -283,7 +283,7 @@ class EmbeddedStore(Watched):
     async def children(self, path: str) -> list[str]:
         self._check(path)
         names = set(self._reader.stored_names(path))
-        self._overlay(path, names, lambda pending: pending.before)
+        self._add_pending_names(path, names, lambda pending: pending.before)
         return sorted(names)
 
     async def sync(self) -> None:
@@ -358,14 +358,14 @@ class EmbeddedStore(Watched):
 
     def child_names(self, path: str) -> Collection[str]:
         names = set(self._reader.stored_names(path))
-        self._overlay(path, names, lambda pending: pending.newest)
+        self._add_pending_names(path, names, lambda pending: pending.newest)
         return names
 
-    def _durable(self, path: str) -> Record | None:
+    def _durable_record(self, path: str) -> Record | None:
         pending = self._pending.get(path)
         return self._reader.stored(path) if pending is None else pending.before
 
-    def _overlay(self, path: str, names: set[str], choose: Callable[[_Pending], Record | None]) -> None:
+    def _add_pending_names(self, path: str, names: set[str], choose: Callable[[_Pending], Record | None]) -> None:
         for changed, pending in self._pending.items():
             if parent_of(changed) != path:
                 continue
@@ -375,7 +375,7 @@ class EmbeddedStore(Watched):
             else:
                 names.add(name)
 
-    async def _settle(self) -> None:
+    async def _wait_for_earlier(self) -> None:
         """Wait until all earlier changes can be read: a refusal must not be visible before its cause is (rule 3)."""
         if self._pending:
             await self._change([])
@@ -416,7 +416,7 @@ class EmbeddedStore(Watched):
             self._database.flush_wal(True)
             self._changes.write(self._database.latest_sequence_number())
 
-    def _written(self, writes: Sequence[_Write], error: BaseException | None) -> None:
+    def _on_written(self, writes: Sequence[_Write], error: BaseException | None) -> None:
         for write in writes:
             for change in write.changes:
                 pending = self._pending[change.path]

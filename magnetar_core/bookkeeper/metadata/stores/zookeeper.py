@@ -190,7 +190,7 @@ class ZooKeeperStore:
         except BaseException:
             await store.close()
             raise
-        store._beat()
+        store._keep_session()
         return store
 
     # MetadataStore
@@ -199,7 +199,7 @@ class ZooKeeperStore:
         check_path(path)
 
         def ask() -> Any:
-            return self._client.get_async(self._real(path))
+            return self._client.get_async(self._path_on_server(path))
 
         try:
             value, stat = await self._ask(path, ask)
@@ -209,7 +209,7 @@ class ZooKeeperStore:
 
     async def exists(self, path: str) -> bool:
         check_path(path)
-        return await self._ask(path, lambda: self._client.exists_async(self._real(path))) is not None
+        return await self._ask(path, lambda: self._client.exists_async(self._path_on_server(path))) is not None
 
     async def put(
         self,
@@ -222,7 +222,7 @@ class ZooKeeperStore:
         check_path(path)
         check_value(path, value)
         value = bytes(value)
-        real = self._real(path)
+        real = self._path_on_server(path)
         epoch = self.epoch
         version = -1 if expected_version is None else expected_version
         for _ in range(_ROUNDS):
@@ -263,7 +263,7 @@ class ZooKeeperStore:
 
     async def next_number(self, path: str) -> int:
         check_path(path)
-        stat = await self._ask(path, lambda: self._client.exists_async(self._real(path)))
+        stat = await self._ask(path, lambda: self._client.exists_async(self._path_on_server(path)))
         # ZooKeeper counts the children that were made, and shows twice that less those that are there.
         return 0 if stat is None else (int(stat.cversion) + int(stat.numChildren)) // 2
 
@@ -279,8 +279,8 @@ class ZooKeeperStore:
                     self.epoch,
                     False,
                     len(path),
-                    lambda: self._client.delete_async(self._real(path), version),
-                    lambda transaction: transaction.delete(self._real(path), version),
+                    lambda: self._client.delete_async(self._path_on_server(path), version),
+                    lambda transaction: transaction.delete(self._path_on_server(path), version),
                 )
             )
         except NoNodeError:
@@ -309,7 +309,7 @@ class ZooKeeperStore:
             operation = operations[at]
             is_any_put = isinstance(operation, Put) and operation.expected_version is ANY_VERSION
             if isinstance(operation, Put) and isinstance(error, NoNodeError) and at in creates:
-                await self._create_path(parent_of(self._real(operation.path)))
+                await self._create_path(parent_of(self._path_on_server(operation.path)))
             elif is_any_put and isinstance(error, NoNodeError):
                 creates.add(at)
             elif is_any_put and isinstance(error, NodeExistsError):
@@ -325,7 +325,7 @@ class ZooKeeperStore:
 
         def join(transaction: Any) -> None:
             for at, operation in enumerate(operations):
-                real = self._real(operation.path)
+                real = self._path_on_server(operation.path)
                 version = -1 if operation.expected_version is None else operation.expected_version
                 if isinstance(operation, Delete):
                     transaction.delete(real, version)
@@ -358,22 +358,22 @@ class ZooKeeperStore:
     async def children(self, path: str) -> list[str]:
         check_path(path)
         try:
-            names = await self._ask(path, lambda: self._client.get_children_async(self._real(path)))
+            names = await self._ask(path, lambda: self._client.get_children_async(self._path_on_server(path)))
         except NoNodeError:
             return []
         return sorted(name for name in names if self._chroot or path != "/" or name != "zookeeper")
 
     async def sync(self) -> None:
-        await self._ask("/", lambda: self._client.sync_async(self._real("/")))
+        await self._ask("/", lambda: self._client.sync_async(self._path_on_server("/")))
 
     def watch_node(self, path: str, changed: Callable[[], None]) -> Cancel:
         cancel = self._watches.watch_node(path, changed)
-        self._arm(path, False)
+        self._set_server_watch(path, False)
         return cancel
 
     def watch_children(self, path: str, changed: Callable[[], None]) -> Cancel:
         cancel = self._watches.watch_children(path, changed)
-        self._arm(path, True)
+        self._set_server_watch(path, True)
         return cancel
 
     async def watch_tree(self, path: str, changed: TreeChanged) -> Cancel:
@@ -424,7 +424,7 @@ class ZooKeeperStore:
 
     # Requests
 
-    def _real(self, path: str) -> str:
+    def _path_on_server(self, path: str) -> str:
         if not self._chroot:
             return path
         return self._chroot if path == "/" else self._chroot + path
@@ -503,7 +503,7 @@ class ZooKeeperStore:
 
     async def _create(self, path: str, epoch: int, ephemeral: bool, value: bytes, sequence: bool = False) -> Any:
         """Raises NodeExistsError. Parents are made where they are missing."""
-        real = self._chroot + path if sequence else self._real(path)
+        real = self._chroot + path if sequence else self._path_on_server(path)
         for _ in range(_ROUNDS):
             try:
                 return await self._groups.send(
@@ -574,12 +574,12 @@ class ZooKeeperStore:
             return
         self._is_hopping = True
         try:
-            self._loop.call_soon_threadsafe(self._land)
+            self._loop.call_soon_threadsafe(self._run_hops)
         except RuntimeError:  # the loop is closed: there is no callback to call
             self._hops.clear()
             self._is_hopping = False
 
-    def _land(self) -> None:
+    def _run_hops(self) -> None:
         self._is_hopping = False  # before the look: what comes after it wakes the loop again
         while self._hops:
             callback, arguments = self._hops.popleft()
@@ -601,13 +601,13 @@ class ZooKeeperStore:
 
     # Watches
 
-    def _arm(self, path: str, of_children: bool) -> None:
+    def _set_server_watch(self, path: str, of_children: bool) -> None:
         """Set the server's watch for *path*, if there is a callback for it and it is not set."""
         key = (path, of_children)
         if key in self._armed or self._closed or not self._connected.is_set():
             return  # `_arm_all` sets it when connected
         setting = self._armed[key] = _Setting(self._clock.monotonic())
-        real = self._real(path)
+        real = self._path_on_server(path)
 
         def on_event(event: WatchedEvent) -> None:
             if event.type != EventType.NONE:  # NONE: the connection broke; `_arm_all` sets it again
@@ -642,14 +642,14 @@ class ZooKeeperStore:
                     return
             del self._armed[key]
             if path in watched:
-                self._arm(path, of_children)
+                self._set_server_watch(path, of_children)
         if of_children:
             self._watches.children_changed(path)
         else:
             self._watches.node_changed(path)
 
     def _tree_request(self, kind: int, path: str, number: int) -> Any:
-        return call(self._client, TreeRequest(kind, self._real(path), number))
+        return call(self._client, TreeRequest(kind, self._path_on_server(path), number))
 
     def _arm_tree(self, path: str) -> None:
         """Set the watch of a tree again, after a reconnect."""
@@ -700,9 +700,9 @@ class ZooKeeperStore:
         if state == KazooState.CONNECTED:
             self._connected.set()
             for path in tuple(self._watches.watched_nodes):
-                self._arm(path, False)
+                self._set_server_watch(path, False)
             for path in tuple(self._watches.watched_children):
-                self._arm(path, True)
+                self._set_server_watch(path, True)
             for path in self._watches.watched_trees:
                 self._arm_tree(path)
             self._watches.session_changed(SessionEvent.CONNECTED)
@@ -716,12 +716,12 @@ class ZooKeeperStore:
             self.epoch += 1
             self._watches.session_changed(SessionEvent.LOST)
 
-    def _beat(self) -> None:
+    def _keep_session(self) -> None:
         """Ask the server something every third of the session's time, to know that the session lives."""
         if self._closed:
             return
         self._beat_now()
-        self._timer = self._clock.call_later(self.session_timeout_s / 3, self._beat)
+        self._timer = self._clock.call_later(self.session_timeout_s / 3, self._keep_session)
 
     def _beat_now(self) -> None:
         if not self._connected.is_set():

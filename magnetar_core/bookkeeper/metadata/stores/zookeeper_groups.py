@@ -85,12 +85,12 @@ class ChangeGroups:
             try:
                 return await self._sender.send_change(change)
             finally:
-                self._ended()
+                self._on_answer()
         answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self._waiting.append((change, answer))
         return await answer
 
-    def _ended(self) -> None:
+    def _on_answer(self) -> None:
         """A request has been answered: send the changes that wait."""
         self._under_way -= 1
         assert self._under_way >= 0, "more requests were answered than sent"
@@ -122,7 +122,7 @@ class ChangeGroups:
                     answers = await self._sender.send_group([change for change, _ in group])
                 except MetadataError as error:
                     for change, answer in group:
-                        _settle(answer, _error_of(change, error))
+                        _fail_unless_done(answer, _error_of(change, error))
                     return
             if answers is None:
                 await asyncio.gather(*(self._send_alone(change, answer) for change, answer in group))
@@ -134,16 +134,16 @@ class ChangeGroups:
                     answer.set_result(result)
         except BaseException as error:
             for change, answer in group:  # a defect, or the end of the process: nobody must wait for ever
-                _settle(answer, MetadataError(f"{change.path}: {error!r}"))
+                _fail_unless_done(answer, MetadataError(f"{change.path}: {error!r}"))
             raise
         finally:
-            self._ended()
+            self._on_answer()
 
     async def _send_alone(self, change: Change, answer: "asyncio.Future[Any]") -> None:
         try:
             result = await self._sender.send_change(change)
         except Exception as error:
-            _settle(answer, error)
+            _fail_unless_done(answer, error)
         else:
             if not answer.done():
                 answer.set_result(result)
@@ -157,6 +157,6 @@ def _error_of(change: Change, error: MetadataError) -> MetadataError:
     return type(error)(text)
 
 
-def _settle(answer: "asyncio.Future[Any]", error: Exception) -> None:
+def _fail_unless_done(answer: "asyncio.Future[Any]", error: Exception) -> None:
     if not answer.done():
         answer.set_exception(error)

@@ -10,7 +10,7 @@ import pytest
 from yarl import URL
 
 from autorecovery.admin import server as module
-from autorecovery.admin.calls import PREFIX, Access, Asked, Call, Refused
+from autorecovery.admin.calls import PREFIX, Access, Call, CheckedCall, Refused
 from autorecovery.admin.schema import STRING, answer_of, closed
 from autorecovery.admin.server import BODY_BYTES_MAX, PARAMETER_CHARS_MAX, ManagementServer, root_application
 from autorecovery.admin.token_file import TokenFile
@@ -215,7 +215,7 @@ class Failing:
 
         return made("/short", is_long=False), made("/long", is_long=True)
 
-    async def _do(self, asked: Asked) -> Any:
+    async def _do(self, asked: CheckedCall) -> Any:
         self.under_way += 1
         try:
             await self.may_go_on.wait()

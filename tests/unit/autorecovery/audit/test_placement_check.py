@@ -105,13 +105,13 @@ async def test_an_auditor_that_takes_over_goes_on_with_the_check_and_keeps_what_
     """With 3,600 s for ten ledgers the first auditor rests after four of them."""
     monkeypatch.setattr(placement_check, "_BATCH", 4)
     looks: list[int] = []
-    look = PlacementCheck._look
+    look = PlacementCheck._judge_ledger
 
     def seen(check: PlacementCheck, ledger: IndexedLedger) -> tuple[str | None, bool]:
         looks.append(len(looks))
         return look(check, ledger)
 
-    monkeypatch.setattr(PlacementCheck, "_look", seen)
+    monkeypatch.setattr(PlacementCheck, "_judge_ledger", seen)
     async with nodes_over(3) as nodes:
         ledgers = [await nodes.written(1, ensemble=2, write=2) for _ in range(10)]
         await put_racks(nodes, "/a", "/a", "/b")

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from autorecovery.admin.calls import Access, Asked, Call, Caller, Refused
+from autorecovery.admin.calls import Access, Call, Caller, CheckedCall, Refused
 from autorecovery.admin.subjects.callbacks import CallbackCalls
 from autorecovery.callbacks import rules
 from autorecovery.callbacks.registry import CallbackRegistry
@@ -40,7 +40,7 @@ class Asking:
         path = {"callback": callback} if "{callback}" in call.path else {}
         caller = Caller("ann", call.access is Access.WRITE)
         with telling_of({400, *call.refusals}):
-            found = await call.handler(Asked(caller, path, {}, body))
+            found = await call.handler(CheckedCall(caller, path, {}, body))
         if call.answer["type"] == "object":
             assert set(found) == set(call.answer["required"]) == set(call.answer["properties"])
         return found

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from autorecovery.admin.calls import PREFIX, Asked, Caller
+from autorecovery.admin.calls import PREFIX, Caller, CheckedCall
 from autorecovery.admin.subjects.cluster_status import PAGE_LEDGERS_TOLD, ClusterStatus
 from autorecovery.admin.subjects.overview import OverviewCalls
 from magnetar_core.bookkeeper.metadata.bookies.bookie_states import BookieStates
@@ -114,7 +114,7 @@ async def test_many_viewers_cost_what_one_costs_and_a_silent_bookie_delays_nobod
     async with nodes_over(2) as nodes, status_over(nodes, disks, LoopClock()) as status:
         (call,) = OverviewCalls(status).calls()
         assert PREFIX + call.path == "/manage/v1/overview"
-        asked = Asked(Caller("somebody", may_write=False), {}, {}, {})
+        asked = CheckedCall(Caller("somebody", may_write=False), {}, {}, {})
         answers = await asyncio.gather(*(call.handler(asked) for _ in range(10)))
         assert all(answer is answers[0] for answer in answers)
         assert [bookie["disk"] for bookie in answers[0]["bookies"]] == [None, None]

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from autorecovery.admin.calls import Asked, Call, Caller, Refused
+from autorecovery.admin.calls import Call, Caller, CheckedCall, Refused
 from autorecovery.admin.subjects.reports import ReportCalls
 from magnetar_core.bookkeeper.metadata.damage import rules
 from magnetar_core.bookkeeper.metadata.damage.reports import DamageReports
@@ -25,7 +25,7 @@ class Asking:
     async def ask(self, name: str, report: str = "", query: dict[str, str] | None = None, **body: Any) -> Any:
         call = self.calls[name]
         path = {"report": report} if "{report}" in call.path else {}
-        found = await call.handler(Asked(Caller("ann", True), path, query or {}, body))
+        found = await call.handler(CheckedCall(Caller("ann", True), path, query or {}, body))
         if call.answer["type"] == "object":
             assert set(found) == set(call.answer["properties"])
         return found

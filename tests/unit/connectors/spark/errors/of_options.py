@@ -184,7 +184,7 @@ async def roots(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
         async def opened(url: str, clock: Clock) -> MetadataStore:
             return await open_store(world.url, clock, read_only=True)
 
-        monkeypatch.setattr(cluster, "_opened", opened)
+        monkeypatch.setattr(cluster, "_open_store", opened)
         with refused() as texts:
             await asyncio.to_thread(reader_of, {**options, "ledgersRoot": "/ledgers"})
         await asyncio.to_thread(reader_of, options)

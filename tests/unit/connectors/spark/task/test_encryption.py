@@ -208,13 +208,13 @@ def test_opened_data_keys_are_kept_and_have_a_limit(tmp_path: Path, monkeypatch:
     written(private_key(), tmp_path / "a.pem")
     monkeypatch.setattr(encryption, "DATA_KEYS_MAX", 2)
     opened: list[bytes] = []
-    open_one = encryption._opened
+    open_one = encryption._decrypted_key
 
     def counted(private: Any, encrypted_key: bytes) -> bytes:
         opened.append(encrypted_key)
         return open_one(private, encrypted_key)
 
-    monkeypatch.setattr(encryption, "_opened", counted)
+    monkeypatch.setattr(encryption, "_decrypted_key", counted)
     decryption = Decryption(KeyFolder(str(tmp_path)))
     entries = [encrypted(b"%d" % number, "a", private_key()) for number in range(3)]
     for number in (0, 0, 1, 0, 2, 0):  # the third takes the place of the first

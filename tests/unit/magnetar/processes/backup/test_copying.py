@@ -185,13 +185,13 @@ def test_tars_that_are_cut_or_of_something_else_are_refused(data: Path, tmp_path
 def test_a_file_that_is_shorter_than_it_was_stops_the_backup(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    listed = copying._stopped
+    listed = copying._files_of_stopped
 
     def longer(place: Path) -> Taken:
         taken = listed(place)
         return taken._replace(files=tuple(file._replace(bytes=file.bytes + (file.name == LOG)) for file in taken.files))
 
-    monkeypatch.setattr(copying, "_stopped", longer)
+    monkeypatch.setattr(copying, "_files_of_stopped", longer)
     with pytest.raises(MagnetarError, match=r"0\.log has become 1 bytes shorter"):
         back_up(data, tmp_path / "backup")
     assert not (tmp_path / "backup").exists()
