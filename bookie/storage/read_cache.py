@@ -5,8 +5,14 @@ already, or never will be. Least-recently-used order would cost a move on every 
 """
 
 from collections.abc import Container, Iterable
+from itertools import islice
+from typing import Final
 
 from bookie.storage.write_cache import ENTRY_OVERHEAD_BYTES
+
+# Of so many entries one is evicted at a time: the first key of a dict is looked for past all that were removed, which
+# took 0.2 ms an entry where they were 250,000 small ones and went one by one.
+EVICTED_SHARE: Final = 100
 
 
 class ReadCache:
@@ -36,8 +42,8 @@ class ReadCache:
             kept[key] = entry
             self.bytes += len(entry) + ENTRY_OVERHEAD_BYTES
         while self.bytes > self._bytes_max:
-            oldest = next(iter(kept))
-            self.bytes -= len(kept.pop(oldest)) + ENTRY_OVERHEAD_BYTES
+            for oldest in list(islice(kept, 1 + len(kept) // EVICTED_SHARE)):
+                self.bytes -= len(kept.pop(oldest)) + ENTRY_OVERHEAD_BYTES
 
     def discard(self, ledger_id: int, entry_id: int) -> None:
         """The entry was written again: drop the copy that was read before."""

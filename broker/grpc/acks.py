@@ -41,7 +41,7 @@ def acks_of(ids: Iterable[AckedId], batches: PartialBatches) -> Acks:
         try:
             position = named_position(message_id.ledger_id, message_id.entry_id)
             if not message_id.HasField("batch_index"):
-                batches.forget(position)
+                batches.forget_done(position)
                 whole.append(position)
                 continue
             left_mask = acknowledge(position, message_id.batch_index, message_id.batch_size, last_index)

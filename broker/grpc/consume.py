@@ -111,6 +111,7 @@ async def _pump(grpc_call: Any, consuming: ConsumeCall) -> None:
 
     async def read() -> None:
         while not consuming.is_ended:
+            await consuming.may_read.wait()
             request = await grpc_call.read()
             if request is grpc.aio.EOF:
                 consuming.end(None)

@@ -12,7 +12,8 @@ Rules:
    where the broker keeps such acks (acknowledgmentAtBatchIndexLevelEnabled). What it does not keep is known here as
    long as the call lasts.
 3. While more than QUEUE_HIGH_BYTES wait for the client to read, nothing more is dispatched to it. Entries wait as they
-   are stored: one is taken apart when the client has room for it, and goes out in pieces if it has many messages.
+   are stored: one is taken apart when the client has room for it, and goes out in pieces if it has many messages. While
+   more than ANSWERS_MAX answers to its requests wait, no more of these are read.
 4. When everything unacknowledged comes again (nack on EXCLUSIVE and FAILOVER) or after a seek, the client is told
    `rewound` in front of the first message of the new run, and permits start from zero.
 5. Acks that cannot be are passed over, and the client is told so: the others of their request count, and the call goes
@@ -21,7 +22,7 @@ Rules:
 
 import asyncio
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 from broker.broker import Broker
@@ -36,12 +37,19 @@ from broker.topic.ports import NextBroker
 from broker.topic.requests import SubscribeRequest
 from broker.topic.topic import Topic
 from broker.wire import pulsar_pb2 as wire
-from magnetar_core.runtime.types import KIB, MIB, Buffer, Corruption
+from magnetar_core.runtime.types import KIB, MIB, Buffer, Cancellable, Corruption
 from magnetar_core.security.caller import TRUSTED, Caller
 from magnetar_core.topics import topics_pb2 as api
 from magnetar_core.topics.topic_name import TopicName
 from managed_ledger.errors import InvalidPosition
-from managed_ledger.messages import is_open_batch, messages_from, metadata_of, opened_payload, split_entry
+from managed_ledger.messages import (
+    BATCH_MESSAGES_MAX,
+    is_open_batch,
+    messages_from,
+    metadata_of,
+    opened_payload,
+    split_entry,
+)
 from managed_ledger.messages_pb2 import NONE
 from managed_ledger.position import EARLIEST, LATEST, Position, named_position
 
@@ -59,14 +67,21 @@ INLINE_BYTES_MAX: Final = 512 * KIB
 # The longest delay of a nack. Each request with one holds a timer and its ids.
 NACK_DELAY_MS_MAX: Final = 24 * 3600 * 1000
 
-# Nack requests of one call whose delay is not over; the unacknowledged messages are limited anyway.
+# Nack requests of one call whose delay is not over, and entries that they name: four times what a consumer of the
+# Shared types may have unacknowledged, 130 bytes each.
 NACKS_MAX: Final = 10_000
+NACKED_ENTRIES_MAX: Final = 200_000
 
 # Ids in one request; each is some ten microseconds on the loop.
 IDS_MAX: Final = 20_000
 
-# Acks of one request that are worked on in one turn of the loop, some 7 µs each.
+# Acks of one request that are worked on in one turn of the loop, some 7 µs each. The first of a large batch takes
+# longer where parts of batches are kept: the bits of so many messages take as long as an id.
 IDS_PER_TURN: Final = 2_000
+MESSAGES_PER_ID: Final = 3_000
+
+# Answers to its requests that wait for a client to read, some 300 bytes each.
+ANSWERS_MAX: Final = 100
 
 KINDS: Final = {
     api.EXCLUSIVE: wire.CommandSubscribe.Exclusive,
@@ -96,19 +111,27 @@ class ConsumeCall:
         self._is_detached = False
         # The queue: bytes of each item, and the item.
         self._out: deque[tuple[int, api.ConsumeResponse | WaitingEntry]] = deque()
+        self._answers = 0
+        self.may_read = asyncio.Event()
+        """Whether the next request may be read (rule 3), or the call has ended."""
+        self.may_read.set()
         self._unpacked: UnpackedEntry | None = None
         # Bytes of the entry that is being unpacked, or whose messages are being sent.
         self._held_bytes = 0
+        # Those of the frame that is being written.
+        self._frame_bytes = 0
         # Rewinds and seeks so far: each makes all queued entries void (rule 4).
         self._rewinds = 0
         self._out_bytes = 0
         self._reserved_bytes = 0
         self._is_seeking = False
         # Batches of which a part is acknowledged, or was delivered. (rule 2)
-        self._partial = PartialBatches()
+        self._partial = PartialBatches(is_done=self._is_done)
         self._skipped: list[Position] = []
         self._is_full = False
-        self._nacks = 0
+        # Delayed nacks, and how many entries each names.
+        self._nacks: dict[Cancellable, int] = {}
+        self._nacked_entries = 0
         # The first entry of a reader or after a seek, and the index of the first message wanted from it.
         self._first_wanted: tuple[Position, int] | None = None
         self.consumer = self._new_consumer(request.consumer_name or broker.consumer_name())
@@ -222,7 +245,7 @@ class ConsumeCall:
             if left_mask:
                 self._partial.note(position, left_mask, size)
             else:
-                self._partial.forget(position)
+                self._partial.forget_done(position)
                 self._acknowledge_soon(position)
         elif not unpacked.delivered:
             self._acknowledge_soon(position)
@@ -233,6 +256,16 @@ class ConsumeCall:
         self._broker.reads.give(self._held_bytes)
         self._held_bytes = 0 if self._is_detached else size_bytes
         self._broker.reads.take(self._held_bytes)
+
+    def _count_frame(self, size_bytes: int) -> None:
+        """Count *size_bytes* for the frame that is being written; 0 when there is none."""
+        self._broker.reads.give(self._frame_bytes)
+        self._frame_bytes = 0 if self._is_detached else size_bytes
+        self._broker.reads.take(self._frame_bytes)
+
+    def _is_done(self, position: Position) -> bool:
+        """Whether the subscription has acknowledged an entry."""
+        return self.consumer.subscription is not None and self.subscription.acking.is_done(position)
 
     def _return_permits(self, waiting: WaitingEntry, delivered: int) -> None:
         """Give back the permits that the entry cost beyond the messages *delivered* (rule 1)."""
@@ -256,6 +289,10 @@ class ConsumeCall:
         if self._is_detached:
             return
         self._out.append((size, answer))
+        if isinstance(answer, api.ConsumeResponse):
+            self._answers += 1
+            if self._answers > ANSWERS_MAX:
+                self.may_read.clear()
         self._out_bytes += size
         self._broker.reads.take(size)
         self.changed.set()
@@ -270,7 +307,9 @@ class ConsumeCall:
         """The next frame, or None if nothing waits.
 
         It has messages of several entries up to FRAME_BYTES; what is no delivery (`rewound`, `done`) is a frame alone.
+        The one before it is written.
         """
+        self._count_frame(0)
         answer = api.ConsumeResponse()
         size = 0
         while size < FRAME_BYTES:
@@ -283,6 +322,9 @@ class ConsumeCall:
                     if answer.deliveries:  # they were queued before it, so they go first
                         break
                     self._pop()
+                    self._answers -= 1
+                    if self._answers <= ANSWERS_MAX:
+                        self.may_read.set()
                     return item
                 self._pop()
                 rewinds = self._rewinds
@@ -306,10 +348,13 @@ class ConsumeCall:
                 self._finish(unpacked)
             elif answer.deliveries:  # the rest goes with the next frame
                 break
-            else:  # so many are left out that there is nothing to send yet
+            if not answer.deliveries:  # so many are left out that there is nothing to send yet
                 size = 0
                 await asyncio.sleep(0)
-        return answer if answer.deliveries else None
+        if not answer.deliveries:
+            return None
+        self._count_frame(size)
+        return answer
 
     def _pop(self) -> None:
         """Remove the first item of the queue, which is sent. The dispatcher goes on at QUEUE_LOW_BYTES (rule 3)."""
@@ -366,6 +411,7 @@ class ConsumeCall:
             self.is_ended = True
             self.reason = reason
             self.changed.set()
+            self.may_read.set()
 
     # -------------------------------------------------------------------------------- requests
 
@@ -419,14 +465,14 @@ class ConsumeCall:
             self.end(None)
 
     async def _acknowledge(self, ids: Sequence[AckedId]) -> BrokerError | InvalidPosition | ValueError | None:
-        """Acknowledge *ids*, IDS_PER_TURN in one turn; returns the problem of the first one that was passed over."""
+        """Acknowledge *ids*, a portion in each turn of the loop; returns the problem of the first one that was passed over."""
         failure: BrokerError | InvalidPosition | ValueError | None = None
-        for first in range(0, len(ids), IDS_PER_TURN):
-            if first:
+        for number, portion in enumerate(_portions(ids)):
+            if number:
                 await asyncio.sleep(0)
                 if self.is_ended:
                     break
-            failure = self._acknowledge_some(ids[first : first + IDS_PER_TURN]) or failure
+            failure = self._acknowledge_some(portion) or failure
         return failure
 
     def _acknowledge_some(self, ids: Iterable[AckedId]) -> BrokerError | InvalidPosition | ValueError | None:
@@ -449,7 +495,7 @@ class ConsumeCall:
         if up_to.HasField("batch_index"):
             left_mask = self._partial.acknowledge_up_to(position, up_to.batch_index, up_to.batch_size)
         if left_mask == 0:
-            self._partial.forget(position)
+            self._partial.forget_done(position)
             command = cumulative_ack_of(position)
         elif left_mask is not None and self.subscription.acking.keeps_parts:
             command = cumulative_ack_of(position, left_mask, up_to.batch_size)
@@ -463,20 +509,32 @@ class ConsumeCall:
     def _nack(self, nack: api.ConsumeRequest.Nack) -> None:
         if not 0 <= nack.delay_ms <= NACK_DELAY_MS_MAX:
             raise ValueError(f"a nack's delay is 0 to {NACK_DELAY_MS_MAX} ms, not {nack.delay_ms}")
-        if self._nacks >= NACKS_MAX:
+        if len(self._nacks) >= NACKS_MAX:
             raise ValueError(f"{NACKS_MAX} requests with delayed nacks are under way; put more ids into one")
         positions = sorted({named_position(id_.ledger_id, id_.entry_id) for id_ in nack.ids})
         if not nack.delay_ms:
             self._redeliver(positions)
             return
-        self._nacks += 1
+        if self._open.type in _IN_ORDER:
+            positions = []  # all that is open comes again, whatever they are
+        else:
+            positions = [position for position in positions if position in self.consumer.pending]
+            if not positions:
+                return
+        if self._nacked_entries + len(positions) > NACKED_ENTRIES_MAX:
+            raise ValueError(
+                f"delayed nacks of {self._nacked_entries} entries are under way, and {NACKED_ENTRIES_MAX} may be; wait "
+                "until some have come again"
+            )
 
         def due() -> None:
-            self._nacks -= 1
+            self._nacked_entries -= self._nacks.pop(timer)
             if not self.is_ended:
                 self._redeliver(positions)
 
-        self._broker.clock.call_later(nack.delay_ms / 1000, due)
+        timer = self._broker.clock.call_later(nack.delay_ms / 1000, due)
+        self._nacks[timer] = len(positions)
+        self._nacked_entries += len(positions)
 
     def _redeliver(self, positions: list[Position]) -> None:
         if self.consumer.subscription is None or self._is_seeking:
@@ -536,6 +594,26 @@ class ConsumeCall:
         self._rewinds += 1
         self._unpacked = None
         self._count_held(0)
+        self._count_frame(0)
         self._out.clear()
         self._sent(self._out_bytes)
+        for timer in self._nacks:
+            timer.cancel()
+        self._nacks.clear()
         self._topic.detach_consumer(self.consumer)
+
+
+def _portions(ids: Sequence[AckedId]) -> Iterator[Sequence[AckedId]]:
+    """The *ids* of one request in portions, each of which is worked on in one turn of the loop."""
+    begin = work = 0
+    large_batches = set[tuple[int, int]]()
+    for index, (id_, _) in enumerate(ids):
+        if work >= IDS_PER_TURN:
+            yield ids[begin:index]
+            begin, work = index, 0
+            large_batches.clear()
+        work += 1
+        if id_.batch_size > MESSAGES_PER_ID and (id_.ledger_id, id_.entry_id) not in large_batches:
+            large_batches.add((id_.ledger_id, id_.entry_id))
+            work += min(id_.batch_size, BATCH_MESSAGES_MAX) // MESSAGES_PER_ID
+    yield ids[begin:]

@@ -11,6 +11,7 @@ from typing import Final, NamedTuple
 from google.protobuf.message import EncodeError
 
 from broker.grpc.partial import PartialBatches
+from broker.names import CLIENT_NAME_BYTES_MAX
 from broker.topic.clients.consumer import Consumer
 from magnetar_core.runtime.types import MIB, Buffer, Corruption
 from magnetar_core.topics import topics_pb2 as api
@@ -30,6 +31,10 @@ LOOKED_AT_MAX: Final = 20_000
 
 # Bytes that a message counts for besides its payload: a batch may hold a million empty messages.
 MESSAGE_BYTES: Final = 24
+
+# What each delivery of an entry repeats, and a producer may claim: a large batch goes out in a hundred of them. No
+# producer that is attached has a longer name (CLIENT_NAME_BYTES_MAX), and versions have 8 bytes, or 64.
+SCHEMA_VERSION_BYTES_MAX: Final = 64
 
 
 class WaitingEntry(NamedTuple):
@@ -122,7 +127,7 @@ class UnpackedEntry:
             for looked_at, (index, single, payload) in enumerate(self.messages, 1):
                 size_bytes += len(payload) + MESSAGE_BYTES
                 if single is None:
-                    _fill_single(self.metadata, delivery, payload, topic)
+                    size_bytes += _fill_single(self.metadata, delivery, payload, topic)
                     break
                 if bits is None or bits[index >> 3] >> (index & 7) & 1:
                     if single.compacted_out:
@@ -131,6 +136,7 @@ class UnpackedEntry:
                         message = add(payload=bytes(payload), batch_index=index, sequence_id=single.sequence_id)
                         if not is_plain(single):
                             describe(message, single)
+                            size_bytes += _beyond(message)
                 if (
                     size_bytes >= DELIVERY_BYTES_MAX
                     or len(delivery.messages) >= DELIVERY_MESSAGES_MAX
@@ -165,16 +171,17 @@ def _delivery(answer: api.ConsumeResponse, unpacked: UnpackedEntry) -> api.Consu
         batch_size=unpacked.size,
         redelivery_count=waiting.redelivery_count,
         publish_time_ms=signed(metadata.publish_time),  # producers may claim any number
-        producer_name=metadata.producer_name,
+        producer_name=metadata.producer_name[:CLIENT_NAME_BYTES_MAX],
     )
-    if metadata.schema_version:
+    if 0 < len(metadata.schema_version) <= SCHEMA_VERSION_BYTES_MAX:
         delivery.schema_version = metadata.schema_version
     return delivery
 
 
 def _fill_single(
     metadata: MessageMetadata, delivery: api.ConsumeResponse.Delivery, payload: memoryview, topic: TopicName
-) -> None:
+) -> int:
+    """Returns the bytes that it counts for besides its payload and MESSAGE_BYTES."""
     message = delivery.messages.add(payload=bytes(payload), sequence_id=metadata.sequence_id)
     describe(message, metadata)
     where = f"{topic}: {Position(delivery.ledger_id, delivery.entry_id)}"
@@ -182,6 +189,12 @@ def _fill_single(
         delivery.problem = f"{where}: a chunk of a larger message; read it with a client of the binary protocol"
     elif metadata.encryption_keys:
         delivery.problem = f"{where}: the message is encrypted; its keys are not here"
+    return _beyond(message)
+
+
+def _beyond(message: api.Message) -> int:
+    """The bytes of a message beside its payload beyond MESSAGE_BYTES: its key or properties may be as large."""
+    return max(message.ByteSize() - len(message.payload) - MESSAGE_BYTES, 0)
 
 
 def fill_problem(delivery: api.ConsumeResponse.Delivery, waiting: WaitingEntry, problem: str) -> int:

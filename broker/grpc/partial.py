@@ -5,8 +5,12 @@ Rules:
 1. A batch has one size. An id that says another one is refused; one of a batch that was never delivered here, and
    says more than such a batch may have, is passed over (`broker.topic.clients.batch_sizes`).
 2. What is kept has a limit: a client may send any ids, also those of entries that it never received.
+3. Batches that are acknowledged as a whole by now, and of which an ack came once more or which others acknowledged, are
+   looked for as new ones come, and forgotten: a program that acknowledges twice would come to the limit some day.
 """
 
+from collections.abc import Callable, Iterator
+from itertools import islice
 from typing import Final
 
 from broker.errors import TooManyRequests
@@ -22,14 +26,27 @@ PARTIAL_BYTES_MAX: Final = 64 * MIB
 # A batch's place in the dict, its position, and its two numbers.
 _OVERHEAD_BYTES: Final = 216
 
+# Batches that are looked at for each new one (rule 3).
+_LOOKED_AT: Final = 2
+
+
+def _nothing_is_done(position: Position) -> bool:
+    return False
+
 
 class PartialBatches:
     """Position → the messages that are left, as bits."""
 
-    __slots__ = ("_bytes", "_bytes_max", "_known", "sizes")
+    __slots__ = ("_bytes", "_bytes_max", "_is_done", "_known", "_round", "sizes")
 
-    def __init__(self, bytes_max: int = PARTIAL_BYTES_MAX) -> None:
+    def __init__(
+        self, bytes_max: int = PARTIAL_BYTES_MAX, is_done: Callable[[Position], bool] = _nothing_is_done
+    ) -> None:
+        """*is_done*: whether the subscription has acknowledged an entry."""
         self._known: dict[Position, tuple[int, int]] = {}
+        self._is_done = is_done
+        self._round: Iterator[Position] = iter(())
+        """Those that are still to be looked at in this round."""
         self._bytes = 0
         self._bytes_max = bytes_max
         self.sizes = BatchSizes()
@@ -86,10 +103,11 @@ class PartialBatches:
 
     def _put(self, position: Position, left_mask: int, size: int) -> int:
         if not left_mask:
-            self.forget(position)
+            self.forget_done(position)
         elif position in self._known:
             self._known[position] = left_mask, size
         else:
+            self._forget_some_done()
             if self._bytes + _cost(size) > self._bytes_max:  # rule 2
                 raise TooManyRequests(
                     f"{len(self._known)} batches are acknowledged in part; acknowledge the rest, or begin a new "
@@ -99,8 +117,22 @@ class PartialBatches:
             self._known[position] = left_mask, size
         return left_mask
 
+    def _forget_some_done(self) -> None:
+        """Rule 3. Each call looks at a few, so that none holds the loop."""
+        some = list(islice(self._round, _LOOKED_AT))
+        if len(some) < _LOOKED_AT:
+            self._round = iter(list(self._known))
+        for position in some:
+            if self._is_done(position):
+                self.forget(position)
+
+    def forget_done(self, position: Position) -> None:
+        """The batch is acknowledged completely."""
+        self.forget(position)
+        self.sizes.forget(position)
+
     def forget(self, position: Position) -> None:
-        """The batch is acknowledged completely, or will be delivered again as a whole."""
+        """The batch will be delivered again as a whole, or is acknowledged completely."""
         entry = self._known.pop(position, None)
         if entry is not None:
             self._bytes -= _cost(entry[1])
@@ -108,6 +140,7 @@ class PartialBatches:
     def forget_before(self, position: Position) -> None:
         for batch_position in [batch for batch in self._known if batch < position]:
             self.forget(batch_position)
+        self.sizes.forget_before(position)
 
     def clear(self) -> None:
         self._known.clear()

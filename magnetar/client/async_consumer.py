@@ -78,10 +78,21 @@ class _Queue:
         self.bell.ring()
 
     def drop(self, stream: ConsumeStream) -> None:
-        """Forget the messages of *stream*, whose generation has changed. Those that stay here are skipped by `take`."""
-        kept = [entry for entry in list(self._messages) if entry[1] is not stream]
-        if not kept:
-            self._messages.clear()
+        """Forget the messages of *stream*, whose generation has changed: a program that takes none would have those of
+        each call that broke. One that `take` has in its hand meanwhile is skipped there."""
+        messages, kept = self._messages, 0
+        there = list(messages)
+        if all(owner is stream for _, owner, _ in there):
+            messages.clear()
+            return
+        for _, owner, _ in reversed(there):  # counted from the right: on the left `take` may be at work
+            if owner is not stream:
+                kept += 1
+                continue
+            try:
+                del messages[-1 - kept]
+            except IndexError:  # it was taken meanwhile, as all before it
+                return
 
     def take(self) -> Message[Any] | None:
         messages = self._messages

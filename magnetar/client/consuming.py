@@ -14,6 +14,7 @@ Rules:
 import asyncio
 import contextlib
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from typing import Any, Final, Literal
 
 from magnetar.client.base.rpc import grpc, log
@@ -31,6 +32,12 @@ from magnetar_core.topics.topic_name import TopicName
 
 # A batch index behind those of all messages of an entry.
 _WHOLE_ENTRY: Final = 2**31 - 1
+
+
+def _end_of(id_: MessageId) -> MessageId:
+    """The end of what was taken with *id_*. Without a batch index that is all of an entry: also of a batch that is
+    damaged or encrypted, which comes as one message."""
+    return id_ if id_.batch_index >= 0 else replace(id_, batch_index=_WHOLE_ENTRY)
 
 
 class ConsumeStream(Stream):
@@ -139,6 +146,8 @@ class ConsumeStream(Stream):
                         raise await ended(call, self.topic)
                     if answer is None:
                         raise garbage(f"the broker that serves {self.topic}")
+                    if answer.partitions:
+                        self.hear_of_partitions(answer.partitions)
                     if answer.HasField("rewound"):
                         self._stand_behind(answer.rewound.after_id)
                     if answer.done == request.request_id:
@@ -318,11 +327,11 @@ class ConsumeStream(Stream):
         if last.entry_id < 0:
             return False
         if self.position is not None:
-            return self.position < last
+            return _end_of(self.position) < last
         if self._opening.from_earliest:
             return True
         start = id_from_api(self._opening.start_id)
-        return start <= last if self._opening.start_inclusive else start < last
+        return start <= last if self._opening.start_inclusive else _end_of(start) < last
 
     # -------------------------------------------------------------------------------- requests
 

@@ -18,7 +18,7 @@ from broker.binary.connection import Connection
 from broker.binary.listing import filter_topics
 from broker.binary.server import WRITE_BUFFER_MAX_BYTES
 from broker.errors import InvalidTopicName, TooManyRequests
-from broker.grpc.consume_call import NACK_DELAY_MS_MAX
+from broker.grpc.consume_call import NACK_DELAY_MS_MAX, ConsumeCall
 from broker.grpc.publishing.grouping import Run
 from broker.grpc.publishing.stream import COPIES, ROLE_SHARE, Share, Stream
 from broker.memory_budget import LOOK_S, MemoryBudget
@@ -42,6 +42,7 @@ from magnetar_core.bookkeeper.wire import codec_v2 as v2
 from magnetar_core.bookkeeper.wire import codec_v3 as v3
 from magnetar_core.runtime.files import replace_file
 from magnetar_core.runtime.types import MIB, ConfigurationError
+from magnetar_core.topics import topics_pb2 as api
 from magnetar_core.topics.topic_name import _LOCAL_NAME_BYTES_MAX, TopicName
 from managed_ledger.errors import IncompatibleSchema
 from managed_ledger.position import Position
@@ -51,6 +52,7 @@ from managed_ledger.schemas.compatibility import cannot_read
 from tests.support.bookie_disks import stored_entry
 from tests.support.manual_clock import ManualClock
 from tests.support.serving import BookieMachines, Wire
+from tests.support.waiting import eventually
 from tests.unit.broker.conftest import BrokerInMemory, world
 from tests.unit.broker.grpc.conftest import client, door
 from tests.unit.broker.raw_client import RawClient
@@ -362,6 +364,52 @@ async def test_delayed_nacks_of_a_call_are_limited(client: AsyncClient, monkeypa
             await consumer.nack(message, delay_s=60)
         with pytest.raises(TopicError, match="2 requests with delayed nacks are under way"):
             await consumer.nack(message, delay_s=60)
+
+
+def consume_call(world: BrokerInMemory) -> ConsumeCall:
+    (attached,) = world.broker.topics[TopicName.parse("t")].subscriptions["s"].consumers
+    assert isinstance(attached.sink, ConsumeCall)
+    return attached.sink
+
+
+async def test_entries_of_delayed_nacks_are_limited_and_gone_with_their_call(
+    world: BrokerInMemory, client: AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those that the consumer does not have are passed over: an id is 20 bytes on the wire, and waits a day."""
+    monkeypatch.setattr("broker.grpc.consume_call.NACKED_ENTRIES_MAX", 3)
+    async with client.consumer("t", "s", type="shared") as consumer:
+        for _ in range(2):
+            await client.producer("t").send(b"x")
+        messages = [await consumer.receive(5) for _ in range(2)]
+        call = consume_call(world)
+        others = api.ConsumeRequest()
+        others.nack.delay_ms = NACK_DELAY_MS_MAX
+        for entry_id in range(10_000):
+            others.nack.ids.add(ledger_id=10**9, entry_id=entry_id)
+        await call.handle(others)
+        await consumer.nack(messages, delay_s=60)
+        await consumer.nack(messages[0], delay_s=60)
+        assert len(call._nacks) == 2
+        with pytest.raises(TopicError, match="nacks of 3 entries are under way, and 3 may be"):
+            await consumer.nack(messages[1], delay_s=60)
+        timers = list(cast(Any, call._nacks))
+        assert not any(timer.cancelled() for timer in timers)
+    await eventually(lambda: all(timer.cancelled() for timer in timers))
+
+
+async def test_a_consume_call_is_not_read_while_its_client_reads_no_answers(
+    world: BrokerInMemory, client: AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("broker.grpc.consume_call.ANSWERS_MAX", 2)
+    async with client.consumer("t", "s"):
+        call = consume_call(world)
+        may_read = []
+        for number in range(1, 4):  # nobody else has a turn meanwhile
+            await call.handle(api.ConsumeRequest(request_id=number))
+            may_read.append(call.may_read.is_set())
+        assert may_read == [True, True, False]
+        await asyncio.wait_for(call.may_read.wait(), 5)
+        assert call._answers <= 2
 
 
 @pytest.mark.parametrize(("limit", "most"), [("PENDING_MESSAGES_MAX", 4), ("PENDING_BYTES_MAX", 4 * 164)])

@@ -42,6 +42,10 @@ class ConsumerAcking(Protocol):
         """Whether an acknowledgement of a part of a batch is kept; else the batch is acknowledged as a whole."""
         ...
 
+    def is_done(self, position: Position) -> bool:
+        """Whether the entry at *position* is acknowledged."""
+        ...
+
     def check(self, ack: wire.CommandAck) -> None:
         """Raises InvalidPosition for an ack that no cursor would take."""
         ...

@@ -33,6 +33,9 @@ class NoAcking:
 
     keeps_parts = False
 
+    def is_done(self, position: Position) -> bool:
+        return True
+
     def check(self, ack: wire.CommandAck) -> None: ...
 
     def acknowledge(self, consumer: Consumer, ack: wire.CommandAck) -> None: ...

@@ -38,6 +38,10 @@ class Acking:
         """Whether an acknowledgement of a part of a batch is kept."""
         return self._pump.limits.batch_index_acks
 
+    def is_done(self, position: Position) -> bool:
+        """Whether the entry at *position* is acknowledged."""
+        return self._pump.cursor.is_deleted(position)
+
     def check(self, ack: wire.CommandAck) -> None:
         """Raises InvalidPosition for an ack of which `acknowledge` applies nothing, whatever the cursor is."""
         _positions_of(ack)

@@ -94,6 +94,16 @@ def test_the_read_cache_lets_the_oldest_go() -> None:
     ReadCache(0).put_run(1, [(0, b"x")])
 
 
+def test_of_many_entries_the_read_cache_lets_some_go_together() -> None:
+    """The first key of a dict is looked for past all that were removed."""
+    cache = ReadCache(1_000 * ENTRY_OVERHEAD_BYTES)
+    cache.put_run(1, [(n, b"") for n in range(1_000)])
+    assert len(cache) == 1_000
+    cache.put_run(1, [(1_000, b"")])
+    assert (len(cache), cache.get(1, 10), cache.get(1, 11)) == (990, None, b"")
+    assert cache.bytes == 990 * ENTRY_OVERHEAD_BYTES
+
+
 def test_what_the_read_cache_gave_is_counted_and_what_it_has_not_is_not() -> None:
     cache = ReadCache(1 << 20)
     cache.put_run(1, [(0, b"x"), (1, b"")])

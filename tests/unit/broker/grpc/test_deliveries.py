@@ -177,3 +177,24 @@ def test_messages_that_are_left_out_are_passed_over_in_pieces(monkeypatch: pytes
     partly = batch(45, ack_set=[1 << 44])
     partly.leave_out(PartialBatches(), 0, in_order=False)
     assert filled(partly) == [[44]]
+
+
+def test_what_is_said_of_messages_counts_as_their_payload_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A few kB may stand for megabytes of properties."""
+    monkeypatch.setattr(deliveries, "DELIVERY_BYTES_MAX", 2_000)
+    single = SingleMessageMetadata(payload_size=0, properties=[{"key": "a", "value": "x" * 900}])
+    described = [Message(index, single, memoryview(b"")) for index in range(5)]
+    waiting = WaitingEntry(cast(Any, None), ENTRY, b"stored", 5, 0, None)
+    metadata = MessageMetadata(producer_name="p", sequence_id=0, publish_time=9, num_messages_in_batch=5)
+    assert filled(UnpackedEntry(waiting, metadata, iter(described))) == [[0, 1, 2], [3, 4]]
+
+
+def test_what_each_delivery_of_an_entry_repeats_has_a_length() -> None:
+    waiting = WaitingEntry(cast(Any, None), ENTRY, b"stored", 1, 0, None)
+    for name, version, told in (("n" * 1_024, b"v" * 64, b"v" * 64), ("n" * 4_000_000, b"v" * 4_000_000, b"")):
+        metadata = MessageMetadata(producer_name=name, sequence_id=0, publish_time=9, schema_version=version)
+        metadata.num_messages_in_batch = 1
+        answer = api.ConsumeResponse()
+        UnpackedEntry(waiting, metadata, messages(1)).fill(answer, TOPIC)
+        (made,) = answer.deliveries
+        assert (made.producer_name, made.schema_version) == ("n" * 1_024, told)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from broker.grpc.consume_call import ConsumeCall
+from broker.grpc.consume_call import FRAME_BYTES, ConsumeCall
 from broker.topic.reading.subscription import Subscription
 from broker.wire.pulsar_pb2 import BaseCommand
 from magnetar.client.async_client import AsyncClient
@@ -17,6 +17,7 @@ from magnetar.client.consuming import ConsumeStream
 from magnetar.client.errors import TopicError
 from magnetar.client.values import Message, Outgoing
 from magnetar_core.topics import topics_pb2 as api
+from magnetar_core.topics.message_id import MessageId
 from magnetar_core.topics.topic_name import TopicName
 from managed_ledger.messages import compress, encode_entry
 from managed_ledger.messages_pb2 import LZ4, NONE, SNAPPY, ZLIB, ZSTD, MessageMetadata, SingleMessageMetadata
@@ -231,3 +232,42 @@ async def test_messages_of_a_batch_keep_what_they_say_in_a_pickle_and_in_threads
         messages = [await consumer.receive(5) for _ in range(63)]
         copies: list[Message] = pickle.loads(pickle.dumps(messages))
         assert await asyncio.to_thread(lambda: [told(one) for one in messages]) == [told(one) for one in copies]
+
+
+@pytest.mark.parametrize("name", ["damaged", "damaged at once", "too few messages", "lies", "encrypted", "a chunk"])
+async def test_behind_an_entry_that_cannot_be_taken_apart_there_is_nothing_more(
+    world: BrokerInMemory, client: AsyncClient, name: str
+) -> None:
+    """The broker tells the end by the number of messages that the entry claims, and the reader has its last one without
+    an index."""
+    await publish(world, ENTRIES[name][0])
+    messages = list[Message]()
+    async with client.reader("t", start="earliest") as reader:
+        while await reader.has_more():
+            came = await reader.receive_batch(100, timeout_s=0.2)
+            assert came, "there is more, and nothing comes"
+            messages += came
+    assert messages[-1].problem
+    async with client.reader("t", start=messages[-1].id) as reader:
+        assert not await reader.has_more()
+    async with client.table_view("t") as view:
+        assert not len(view)
+
+
+async def test_a_reader_behind_an_entry_knows_that_its_batch_is_the_end(
+    world: BrokerInMemory, client: AsyncClient
+) -> None:
+    (id_, *_) = await client.producer("t").send_many([b"0", b"1", b"2"])
+    async with client.reader("t", start=MessageId(id_.ledger_id, id_.entry_id)) as reader:
+        assert not await reader.has_more()
+
+
+async def test_an_entry_of_which_nothing_is_left_does_not_hide_those_behind_it(
+    world: BrokerInMemory, client: AsyncClient
+) -> None:
+    """It may be as large as a frame."""
+    emptied = entry(message(bytes(FRAME_BYTES), compacted_out=True))
+    await publish(world, emptied, emptied, entry(PLAIN[0]))
+    async with client.consumer("t", "s", type="shared", from_earliest=True) as consumer:
+        call_of(world)._sends_batches = False
+        assert (await consumer.receive(5)).payload == b"000"

@@ -3,7 +3,8 @@
 import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
@@ -12,7 +13,7 @@ from broker.broker import Broker
 from broker.grpc.consume_call import ConsumeCall
 from broker.grpc.service import GrpcServer
 from magnetar.client.async_client import AsyncClient
-from magnetar.client.async_consumer import AsyncConsumer
+from magnetar.client.async_consumer import AsyncConsumer, _Queue
 from magnetar.client.errors import TopicError
 from magnetar.client.stream import Stream
 from magnetar.client.values import Outgoing, partition_of_key
@@ -359,3 +360,35 @@ async def test_a_topic_that_nobody_uses_is_not_watched(client: AsyncClient, brok
         await eventually(lambda: broker.partition_counts.known(TOPIC.with_partition(1)) == 2)
     await eventually(lambda: not broker.partition_counts._followed)
     assert broker.partition_counts.known(TOPIC) == 0
+
+
+async def test_a_reader_that_goes_to_a_time_hears_of_partitions_on_its_way(
+    client: AsyncClient, broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await client.topics.create("grown", partitions=2)
+    await client.producer("grown").send_many([Outgoing(b"x", key=key) for key in KEYS])
+
+    async def only_the_first(brokers: Any, topic: str) -> list[str]:
+        return [TOPIC.with_partition(0).full]
+
+    monkeypatch.setattr("magnetar.client.async_consumer.topics_of", only_the_first)
+    async with client.reader("grown", start=1) as reader:
+        assert len(await take(reader, len(KEYS))) == len(KEYS)
+
+
+def test_messages_that_are_void_do_not_stay_in_the_queue() -> None:
+    """A program that takes none would have those of each call that broke."""
+
+    def stream() -> Any:
+        return SimpleNamespace(generation=0, on_taken=lambda message: None)
+
+    queue, broken, other = _Queue(), stream(), stream()
+    queue.put(other, cast(Any, ["0", "1"]))
+    for number in range(2, 5):
+        queue.put(broken, cast(Any, ["void", "void"]))
+        queue.put(other, cast(Any, [str(number)]))
+        queue.put(broken, cast(Any, ["void"]))
+        broken.generation += 1
+        queue.drop(broken)
+    assert len(queue._messages) == 5
+    assert [cast(Any, queue.take()) for _ in range(6)] == ["0", "1", "2", "3", "4", None]
