@@ -18,6 +18,8 @@ public class Retries {
         try (PulsarClient client = PulsarClient.builder().serviceUrl(arguments[0]).build();
                 Consumer<byte[]> consumer = client.newConsumer().topic(arguments[1]).subscriptionName(arguments[2])
                         .subscriptionType(SubscriptionType.Shared).enableRetry(true).deadLetterPolicy(policy)
+                        // Java's client may close a consumer before it has sent what it acknowledged.
+                        .acknowledgmentGroupTime(0, TimeUnit.MILLISECONDS).isAckReceiptEnabled(true)
                         .subscriptionInitialPosition(SubscriptionInitialPosition.Earliest).subscribe()) {
             for (int left = Integer.parseInt(arguments[4]); left > 0; left--) {
                 Message<byte[]> message = consumer.receive(60, TimeUnit.SECONDS);

@@ -13,7 +13,7 @@ import pulsar
 import pytest
 
 import magnetar
-from broker.grpc.consume_call import ConsumeCall, _turns
+from broker.grpc.consume_call import ConsumeCall, _portions
 from broker.grpc.partial import PartialBatches
 from broker.topic.reading.subscription import Subscription
 from broker.wire.pulsar_pb2 import BaseCommand
@@ -176,13 +176,13 @@ async def test_many_acks_of_one_request_are_applied_in_turns(
 def test_of_large_batches_fewer_acks_are_applied_in_a_turn() -> None:
     """A million messages are 15,000 words, made of 20 bytes that a client sends."""
     large = [(api.MessageId(entry_id=at, batch_index=0, batch_size=1_000_000), None) for at in range(20)]
-    assert [len(turn) for turn in _turns(large)] == [6, 6, 6, 2]
+    assert [len(turn) for turn in _portions(large)] == [6, 6, 6, 2]
     same = [(api.MessageId(batch_index=at, batch_size=1_000_000), None) for at in range(3_000)]
-    assert [len(turn) for turn in _turns(same)] == [1_667, 1_333]
+    assert [len(turn) for turn in _portions(same)] == [1_667, 1_333]
     small = [(api.MessageId(entry_id=at, batch_index=0, batch_size=1_000), None) for at in range(4_001)]
-    assert [len(turn) for turn in _turns(small)] == [2_000, 2_000, 1]
+    assert [len(turn) for turn in _portions(small)] == [2_000, 2_000, 1]
     for size in (-1, 2**31 - 1):
-        assert len(list(_turns([(api.MessageId(batch_size=size), None)]))) == 1
+        assert len(list(_portions([(api.MessageId(batch_size=size), None)]))) == 1
 
 
 async def test_a_frame_that_its_client_has_not_read_counts_in_the_broker(
