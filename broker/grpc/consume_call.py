@@ -465,7 +465,7 @@ class ConsumeCall:
             self.end(None)
 
     async def _acknowledge(self, ids: Sequence[AckedId]) -> BrokerError | InvalidPosition | ValueError | None:
-        """Acknowledge *ids*, a portion in each turn of the loop; returns the problem of the first that was passed over."""
+        """Acknowledge *ids*, a portion in each turn of the loop; returns the first problem."""
         failure: BrokerError | InvalidPosition | ValueError | None = None
         for number, portion in enumerate(_portions(ids)):
             if number:
