@@ -503,10 +503,17 @@ class Broker:
         """Register a producer's schema; returns its version (empty for none). Raises IncompatibleSchema."""
         return await self._schema_rules.admit_producer(topic, schema, await self.in_force.policies_of(topic))
 
-    async def check_consumer_schema(self, topic: TopicName, schema: wire.Schema) -> None:
-        """Raises IncompatibleSchema unless a consumer can read *topic* with *schema* (`SchemaRules.admit_consumer`)."""
+    async def check_consumer_schema(self, topic: TopicName, schema: wire.Schema, durable_subscription: str) -> None:
+        """Raises IncompatibleSchema unless a consumer can read *topic* with *schema* (`SchemaRules.admit_consumer`).
+
+        *durable_subscription*: what it subscribes to; empty: not a durable one. One that it may not create is refused
+        first, SubscriptionNotFound: the topic must not take its schema (Apache's ServerCnx.handleSubscribe, 4.0.8).
+        """
         if has_no_schema(schema):
             return
+        opened = self.topics.get(topic)
+        if opened is not None and durable_subscription:
+            opened.check_subscription(durable_subscription)
         policies = await self.in_force.policies_of(topic)
         await self._schema_rules.admit_consumer(topic, schema, policies, lambda: self._has_been_used(topic))
 

@@ -72,7 +72,7 @@ class ConsumerBroker(Protocol):
 
     async def topic_for_consumer(self, topic: TopicName, *, create: bool) -> TopicPort: ...
 
-    async def check_consumer_schema(self, topic: TopicName, schema: wire.Schema) -> None: ...
+    async def check_consumer_schema(self, topic: TopicName, schema: wire.Schema, durable_subscription: str) -> None: ...
 
 
 class Deliveries(MessageHeads):
@@ -221,7 +221,8 @@ class ConnectionConsumers:
         topic = await self._broker.topic_for_consumer(name, create=request.force_topic_creation)
         takes_any_schema = request.HasField("schema") and request.schema.type == wire.Schema.AutoConsume
         if request.HasField("schema") and not takes_any_schema:
-            await self._broker.check_consumer_schema(name, request.schema)
+            durable_subscription = request.subscription if request.durable else ""
+            await self._broker.check_consumer_schema(name, request.schema, durable_subscription)
         shared = request.keySharedMeta
         consumer = Consumer(
             self,

@@ -90,7 +90,7 @@ class Consumers:
             )
         topic = await broker.opening.persistent(name, create=not wanted.must_exist)
         if wanted.HasField("schema") and (schema := schema_of(wanted.schema)) is not None:
-            await broker.check_consumer_schema(name, schema)
+            await broker.check_consumer_schema(name, schema, "" if wanted.is_reader else wanted.subscription)
         consuming = ConsumeCall(broker, topic, wanted, address, caller)
         last = await last_id(topic, read_compacted=wanted.read_compacted)
         await consuming.subscribe()

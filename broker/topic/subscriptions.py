@@ -211,8 +211,7 @@ class Subscriptions:
             return existing
         check_new_name(name)
         if request.durable:
-            if not self._limits.creates_subscriptions:
-                raise SubscriptionNotFound(f"Subscription {name} does not exist, and automatic creation is off")
+            self.check_exists_or_may_be_created(name)
             start = EARLIEST if request.earliest else LATEST
             start = await self._rolled_back(request, start)
             return await self.create(name, start, request.properties, check_open, is_replicated=request.is_replicated)
@@ -224,6 +223,11 @@ class Subscriptions:
         if existing is not None:
             return existing
         return self._add(name, self._ledger.new_non_durable_cursor(name, start))
+
+    def check_exists_or_may_be_created(self, name: str) -> None:
+        """Raises SubscriptionNotFound: a durable subscription is not there, and a consumer may not create it."""
+        if name not in self.by_name and not self._limits.creates_subscriptions:
+            raise SubscriptionNotFound(f"Subscription {name} does not exist, and automatic creation is off")
 
     async def _settle_transactions(self, name: str) -> None:
         """What transactions acknowledged before the topic came here is applied, or the topic is refused. Raises

@@ -389,6 +389,10 @@ class Topic:
         """By name, with those of readers."""
         return self._subscriptions.by_name
 
+    def check_subscription(self, name: str) -> None:
+        """Raises SubscriptionNotFound: a durable subscription is not there, and a consumer may not create it."""
+        self._subscriptions.check_exists_or_may_be_created(name)
+
     async def subscribe(self, request: SubscribeRequest) -> Subscription:
         """Attach a consumer. Raises BrokerError."""
         return await self._subscriptions.subscribe(request, self._check_open)

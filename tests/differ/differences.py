@@ -180,10 +180,8 @@ LISTED: Final[tuple[Listed, ...]] = (
         "the schema is looked at first", " (subscribe|produce) .*schema=",
         "who is refused for two reasons hears the other one: ours looks at the schema first",
         lambda program, found: found.ours == "IncompatibleSchema"
-        and (
-            (found.apache in ("ConsumerBusy", "ProducerBusy") and _after(program, found, "maxConsumers|maxProducers"))
-            or (found.apache == "Timeout" and _after(program, found, "autoSubscriptionCreation"))
-        ),
+        and found.apache in ("ConsumerBusy", "ProducerBusy")
+        and _after(program, found, "maxConsumers|maxProducers"),
     ),
     Listed(
         "parts of batches that are not acknowledged", " stats",

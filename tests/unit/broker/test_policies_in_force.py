@@ -885,6 +885,24 @@ async def test_a_subscription_without_consumers_is_removed_after_its_time(stage:
     assert set(stage.topic.subscriptions) == {"used"}
 
 
+async def test_a_consumer_whose_subscription_may_not_be_created_leaves_no_schema(stage: Stage) -> None:
+    """As Apache's broker: the subscription is looked at first (`make differ`, seed 1796063835)."""
+    await stage.call("POST", f"{SPACE}/autoSubscriptionCreation", {"allowAutoSubscriptionCreation": False})
+    text = wire.Schema(name="", type=wire.Schema.String, schema_data=b"")
+    stage.consumer.send(
+        BaseCommand.SUBSCRIBE, topic=str(NAME), consumer_id=1, request_id=2, subscription="new",
+        subType=wire.CommandSubscribe.Exclusive, schema=text,
+    )  # fmt: skip
+    assert (await stage.consumer.expect(BaseCommand.ERROR)).error.error == wire.SubscriptionNotFound
+    number = wire.Schema(name="", type=wire.Schema.Int32, schema_data=b"")
+    await stage.producer.produce(str(NAME), schema=number)
+    stage.consumer.send(
+        BaseCommand.SUBSCRIBE, topic=str(NAME), consumer_id=2, request_id=3, subscription="reader", durable=False,
+        subType=wire.CommandSubscribe.Exclusive, schema=text,
+    )  # fmt: skip
+    assert (await stage.consumer.expect(BaseCommand.ERROR)).error.error == wire.IncompatibleSchema
+
+
 async def test_the_time_without_consumers_begins_when_the_broker_disconnects_them(stage: Stage) -> None:
     """They come back after a seek, but not before its time is checked."""
     await stage.call("POST", f"{SPACE}/subscriptionExpirationTime", 1)
