@@ -246,8 +246,8 @@ class _Restore:
         # Other negative ids are records of newer versions, for features that are not here.
 
     def _create(self, ledger_id: int, master_key: bytes) -> Ledger:
-        """A ledger whose row the index does not have. It may still have entries, and more than the journal: a
-        crash in a flush leaves entries whose row was still to come."""
+        """Make a ledger whose row the index does not have. Its last entry does not count as known: a crash in a flush
+        leaves entries in the storage before their row is written, and the journal may not have these any more."""
         ledger = self._ledgers.create(ledger_id, master_key)
         ledger.is_tail_known = False
         return ledger

@@ -26,6 +26,10 @@ async def bytes_of(request: web.Request) -> bytes:
 
 
 async def json_body(request: web.Request, *, optional: bool = False) -> dict[str, Any]:
+    """The body, a JSON object; {} if it is *optional* and empty.
+
+    Raises Refused with the statuses of Apache's bookies: 400 for an empty body, 500 for anything else that is wrong.
+    """
     data = await bytes_of(request)
     if not data.strip():
         if optional:

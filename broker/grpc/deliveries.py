@@ -212,15 +212,16 @@ def fill_problem(delivery: api.ConsumeResponse.Delivery, waiting: WaitingEntry, 
 
 
 def is_plain(single: SingleMessageMetadata) -> bool:
-    """Whether a message has nothing but a payload size and a sequence id, as most have. Decided by its encoded size.
+    """Whether a message has nothing but a payload size and a sequence id, as most have: then its other fields need not be
+    looked at. Decided by its encoded size.
 
     The sequence id is checked first: without it another field could have the same size.
     """
     if not single.HasField("sequence_id"):
         return False
-    size, sequence_id = single.payload_size.bit_length(), single.sequence_id.bit_length()
-    try:
-        return single.ByteSize() == 2 + ((size + 6) // 7 or 1) + ((sequence_id + 6) // 7 or 1)
+    size_bits, id_bits = single.payload_size.bit_length(), single.sequence_id.bit_length()
+    try:  # two tags of a byte, and two numbers with 7 bits in each byte
+        return single.ByteSize() == 2 + ((size_bits + 6) // 7 or 1) + ((id_bits + 6) // 7 or 1)
     except EncodeError:  # a property lacks its key or value
         return False
 

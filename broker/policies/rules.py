@@ -264,7 +264,10 @@ def subscription_types(value: Any) -> list[str]:
 
 
 def inactive_topics(value: Any) -> dict[str, Any]:
-    """When unused topics are deleted. Raises NotAValue, InvalidRecord."""
+    """The policy that says when unused topics are deleted, as it is stored.
+
+    Raises InvalidRecord for a mode that does not exist, and NotAValue as `values` does for the other fields.
+    """
     mode = value.get("inactiveTopicDeleteMode") if isinstance(value, dict) else None
     if mode is not None and mode not in DELETE_MODES:
         raise InvalidRecord(f"unknown mode {str(mode)[:100]!r}; modes are {', '.join(DELETE_MODES)}")

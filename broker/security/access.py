@@ -53,8 +53,9 @@ class Access:
 
         Raises NotAuthenticated, NotAuthorized, NoSuchTenant, and MetadataFailure if it cannot be found out.
 
-        So callers with a role learn which tenants there are, as over HTTP from Apache's brokers (4.0.8), since scripts
-        tell the two apart; but for the record of a tenant itself. Of namespaces and topics they learn nothing.
+        Who has a role and asks about a tenant that does not exist gets NoSuchTenant, and so learns which tenants there
+        are: Apache's brokers (4.0.8) do the same over HTTP, and scripts depend on it. The record of a tenant itself is
+        the exception (NotAuthorized). Whether a namespace or a topic exists is never shown.
         """
         rules = self._rules
         if rules is None or caller.is_trusted:

@@ -411,7 +411,7 @@ def restore_ledger(
     async def ask(inspector: Inspector) -> tuple[Restored, bool]:
         stray_ledgers = StrayLedgers(inspector)
         if topic is not None:
-            await stray_ledgers.check_topic(topic)
+            await stray_ledgers.check_may_get_ledgers(topic)
         restored = await stray_ledgers.restore(
             ledger_id, topic=topic, password=password.encode(), without=without, ensemble_size=ensemble_size,
             is_unchecked=unchecked,

@@ -71,7 +71,7 @@ class Stream(abc.ABC):
     _prepares = False
 
     def __init__(self, brokers: Brokers, topic: str, opening: Any) -> None:
-        """*opening*: the first request's."""
+        """*opening*: what the first request of each call says."""
         self.topic = topic
         self._opening = opening
         self._brokers = brokers
@@ -79,11 +79,11 @@ class Stream(abc.ABC):
         self._task: asyncio.Task[None] | None = None
         self._phase = Phase.OPENING
         self._decided = asyncio.Event()
-        """A call was open, or none will be."""
+        """Set when the first call is open, or when it is certain that there will be none."""
         self.failure: TopicError | None = None
         """Why it has ended for good."""
         self.may_vanish = False
-        """Its topic may be deleted: then it waits until that is back, or it is closed."""
+        """A deleted topic is no error: the stream waits until the topic exists again, or until it is closed itself."""
         self.trouble = ""
         """Why it is not connected again yet."""
         self.on_partitions: Callable[[Any, int], None] = lambda stream, count: None

@@ -257,8 +257,9 @@ class StrayLedgers:
 
     # -- a topic
 
-    async def check_topic(self, topic: TopicName) -> None:
-        """Rules 2, 4. Raises CannotTell, MetadataError."""
+    async def check_may_get_ledgers(self, topic: TopicName) -> None:
+        """Return if ledgers may be put into the list of *topic* now: no broker is registered (rule 2), and the topic has
+        no partitions (rule 4). Raises CannotTell, MetadataError."""
         brokers = await self._inspector.store.children(BROKERS)
         if brokers:
             raise CannotTell(f"stop the brokers first: {', '.join(brokers)} may have {topic} loaded")
@@ -270,7 +271,7 @@ class StrayLedgers:
 
         Raises CannotTell, MetadataError.
         """
-        await self.check_topic(topic)
+        await self.check_may_get_ledgers(topic)
         store = self._inspector.store
         versioned = await self._inspector.ledgers.read(ledger_id)
         metadata = versioned.metadata

@@ -179,12 +179,15 @@ class OlderMetadata:
         return max(notes, key=lambda note: note.revision, default=Note())
 
     async def _write_note(self, note: Note) -> None:
-        """Write *note* everywhere, then let it count. One file is enough, since the newest counts; the number alone may
-        be lost: it makes the next look surer, no more. Raises OSError."""
-        assert self._lock.locked(), "a note is written that another look may write over"
+        """Write *note* to each directory, and use it from then on. Raises OSError if it stands in none of them.
+
+        One written file is enough, since the newest revision counts. If only `given` has changed, none is needed: that
+        makes the next look surer, no more.
+        """
+        assert self._lock.locked(), "notes are written under the lock: another look could overwrite this one"
         if note == self._note and note.revision:
             return
-        is_needed = replace(note, given=self._note.given) != self._note
+        must_be_stored = replace(note, given=self._note.given) != self._note
         note = replace(note, revision=self._note.revision + 1)
         failures: list[OSError] = []
         for path in self._paths:
@@ -193,6 +196,6 @@ class OlderMetadata:
             except OSError as error:
                 log.warning("%s cannot be written: %s", path, error)
                 failures.append(error)
-        if is_needed and len(failures) == len(self._paths):
+        if must_be_stored and len(failures) == len(self._paths):
             raise failures[0]
         self._note = note

@@ -94,21 +94,21 @@ class Ranking:
         self, namespace: str, brokers: Mapping[str, BrokerAddress], owners: Mapping[str, Collection[str]]
     ) -> Spread | None:
         """Who serves the anti-affinity group of *namespace*, whose own bundles *owners* have; None: it is in none."""
-        members = await self._groups.members(namespace)
-        if not members:
+        namespaces = await self._groups.members(namespace)
+        if not namespaces:
             return None
 
-        async def serving(member: str) -> Collection[str]:
-            if member == namespace:
+        async def brokers_serving(other: str) -> Collection[str]:
+            if other == namespace:
                 return owners.keys()
             try:
-                return (await self._owned_by(member, brokers)).keys()
-            except Corruption as error:  # of a namespace that nobody asked for
-                log.warning("who serves %s is not known: %s", member, error)
+                return (await self._owned_by(other, brokers)).keys()
+            except Corruption as error:  # of another namespace, which must not stop this one from being placed
+                log.warning("who serves %s is not known: %s", other, error)
                 return ()
 
-        servers = await asyncio.gather(*map(serving, members))
-        return spread_of(namespace, dict(zip(members, servers, strict=True)), await self._groups.domains())
+        servers = await asyncio.gather(*map(brokers_serving, namespaces))
+        return spread_of(namespace, dict(zip(namespaces, servers, strict=True)), await self._groups.domains())
 
     async def _owned_by(self, namespace: str, brokers: Mapping[str, BrokerAddress]) -> dict[str, set[str]]:
         """The bundles of a namespace that each broker owns."""

@@ -256,7 +256,8 @@ class Pump:
         self.run()
 
     def end_pause(self) -> None:
-        """What is read next is not what could not be read."""
+        """End the pause after a failed read, and begin again with the shortest one: what is read next are other entries
+        than those that failed."""
         self._retry_ms = 0
         if self._retry is not None:
             self._retry.cancel()

@@ -174,7 +174,7 @@ async def _heads_within(
                 walked_entries=WALKED_ENTRIES_MAX * room // limit, walked_bytes=WALKED_BYTES_MAX * room // limit,
             )  # fmt: skip
             count = await _walk_to_limit(backlog, walk, heads)
-        return backlog.first(count)
+        return backlog.first_entries(count)
 
     rooms = shares(limit, waiting)
     kept = await asyncio.gather(*map(fitting, filled.values(), scales, rooms))
@@ -223,7 +223,7 @@ class Waiting:
             if walk.is_full:
                 return True
             self._messages += walk.taken
-            self._counted[part] = left.first(walk.counted).end
+            self._counted[part] = left.first_entries(walk.counted).end
         return False
 
 

@@ -72,18 +72,19 @@ class Backlog:
 
     def place(self, number: int) -> tuple[int, int, int]:
         """(number of the run, ledger, entry)."""
-        place = bisect_right(self._starts, number) - 1
-        run = self.runs[place]
-        return place, run.ledger_id, run.first + number - self._starts[place]
+        run_number = bisect_right(self._starts, number) - 1
+        run = self.runs[run_number]
+        return run_number, run.ledger_id, run.first + number - self._starts[run_number]
 
-    def first(self, count: int) -> "Backlog":
-        """So many entries of it; all if it has no more."""
+    def first_entries(self, count: int) -> "Backlog":
+        """The backlog of the first *count* entries; this one if it has no more."""
         if count >= self.entries:
             return self
-        place, ledger_id, entry_id = self.place(count)
-        kept = list(self.runs[:place])
-        if entry_id > self.runs[place].first:
-            kept.append(self.runs[place].part(self.runs[place].first, entry_id - 1))
+        run_number, ledger_id, entry_id = self.place(count)
+        kept = list(self.runs[:run_number])
+        last_run = self.runs[run_number]
+        if entry_id > last_run.first:
+            kept.append(last_run.part(last_run.first, entry_id - 1))
         return Backlog(kept, (ledger_id, entry_id))
 
 
@@ -234,9 +235,9 @@ class Walk:
         """(the first entry to be looked at, how many, of one ledger); None: there is none left."""
         if self._is_over or self.counted == self._entries:
             return None
-        place, _, entry_id = self._backlog.place(self.counted)
+        run_number, _, entry_id = self._backlog.place(self.counted)
         fits = int((self._room - self.taken) / self._average) + 1
-        return self.counted, max(1, min(fits, self._left_entries, self._backlog.runs[place].last - entry_id + 1))
+        return self.counted, max(1, min(fits, self._left_entries, self._backlog.runs[run_number].last - entry_id + 1))
 
     def on_heads(self, heads: Sequence[Head]) -> None:
         """The next entries, one at least; empty: no bookie gives the next one (rule 4)."""

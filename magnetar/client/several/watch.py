@@ -47,7 +47,7 @@ class TopicWatch(Stream):
             self.topic, "WatchTopics", self._opening, api.WatchTopicsRequest, api.WatchTopicsResponse
         )
         try:
-            self._follow(await self._joined(call, answer), {})
+            self._apply(await self._joined(call, answer), {})
         except BaseException:
             call.cancel()
             raise
@@ -65,15 +65,20 @@ class TopicWatch(Stream):
         return answer
 
     def _on_answer(self, answer: Any) -> None:
-        self._follow(answer, self.topics)
+        self._apply(answer, self.topics)
 
-    def _follow(self, answer: Any, before: dict[str, None]) -> None:
+    def _apply(self, answer: Any, told_by_call: dict[str, None]) -> None:
+        """Take over what *answer* says, and report what changed.
+
+        *told_by_call*: the topics that its call has told so far. Before the first answer, which lists all, there are
+        none: topics that vanished while no call was open are noticed then.
+        """
         try:
             new = list(self._pattern.matching(answer.new_topics))
         except TopicNameError:
             raise garbage("the broker that lists topics") from None
         gone = set(answer.deleted_topics)
-        now = dict.fromkeys([*(name for name in before if name not in gone), *new])
+        now = dict.fromkeys([*(name for name in told_by_call if name not in gone), *new])
         known, self.topics = self.topics, now
         come, went = [name for name in now if name not in known], [name for name in known if name not in now]
         if come or went:

@@ -245,7 +245,7 @@ async def test_while_brokers_are_there_no_topic_is_changed(world: StrayWorld) ->
 async def test_a_topic_with_partitions_has_no_ledgers_of_its_own(world: StrayWorld) -> None:
     lost = await world.publish(b"a")
     await world.cluster.store.put(TOPIC.partitions_path, b'{"partitions": 4}')
-    for refused in (world.strays.check_topic(TOPIC), world.strays.put_into(TOPIC, lost)):
+    for refused in (world.strays.check_may_get_ledgers(TOPIC), world.strays.put_into(TOPIC, lost)):
         with pytest.raises(CannotTell, match=f"{TOPIC.local} has partitions: name one of them, as {TOPIC}-partition-0"):
             await refused
 

@@ -147,7 +147,7 @@ def test_the_first_entries_of_a_backlog() -> None:
     backlog = Backlog(runs, (6, 100))
     assert backlog.place(6) == (0, 5, 9)
     assert backlog.place(7) == (1, 6, 0)
-    assert backlog.first(3) == Backlog([Run(5, 3, 5, 300)], (5, 6))
-    assert backlog.first(7) == Backlog(runs[:1], (6, 0))
-    assert backlog.first(8) == Backlog([runs[0], Run(6, 0, 0, 10)], (6, 1))
-    assert backlog.first(107) is backlog
+    assert backlog.first_entries(3) == Backlog([Run(5, 3, 5, 300)], (5, 6))
+    assert backlog.first_entries(7) == Backlog(runs[:1], (6, 0))
+    assert backlog.first_entries(8) == Backlog([runs[0], Run(6, 0, 0, 10)], (6, 1))
+    assert backlog.first_entries(107) is backlog
