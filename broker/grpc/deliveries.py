@@ -212,10 +212,9 @@ def fill_problem(delivery: api.ConsumeResponse.Delivery, waiting: WaitingEntry, 
 
 
 def is_plain(single: SingleMessageMetadata) -> bool:
-    """Whether a message has nothing but a payload size and a sequence id, as most have: then its other fields need not be
-    looked at. Decided by its encoded size.
+    """Whether a message has nothing but a payload size and a sequence id, as most have: others need not be looked at.
 
-    The sequence id is checked first: without it another field could have the same size.
+    Decided by its encoded size. The sequence id is checked first: without it another field could have the same size.
     """
     if not single.HasField("sequence_id"):
         return False

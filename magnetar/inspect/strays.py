@@ -258,8 +258,8 @@ class StrayLedgers:
     # -- a topic
 
     async def check_may_get_ledgers(self, topic: TopicName) -> None:
-        """Return if ledgers may be put into the list of *topic* now: no broker is registered (rule 2), and the topic has
-        no partitions (rule 4). Raises CannotTell, MetadataError."""
+        """Return if ledgers may be put into the list of *topic* now: no broker is registered (rule 2), and it has no
+        partitions (rule 4). Raises CannotTell, MetadataError."""
         brokers = await self._inspector.store.children(BROKERS)
         if brokers:
             raise CannotTell(f"stop the brokers first: {', '.join(brokers)} may have {topic} loaded")

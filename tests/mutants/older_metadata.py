@@ -42,7 +42,7 @@ MUTANTS = (
     Mutant(
         "what is in doubt is not on the disk before the numbers are moved on",
         "bookie/maintenance/older_metadata/watch.py",
-        "        if is_needed and len(failures) == len(self._paths):\n",
+        "        if must_be_stored and len(failures) == len(self._paths):\n",
         "        if len(failures) > len(self._paths):\n",
         (*LOOK, "-k", "cut_short"),
     ),

@@ -280,8 +280,8 @@ MUTANTS: Final = (
     Mutant(
         "after a watch that broke off, topics that have gone stay",
         "magnetar/client/several/watch.py",
-        "            self._follow(await self._joined(call, answer), {})\n",
-        "            self._follow(await self._joined(call, answer), self.topics)\n",
+        "            self._apply(await self._joined(call, answer), {})\n",
+        "            self._apply(await self._joined(call, answer), self.topics)\n",
         _SEVERAL,
     ),
     Mutant(
