@@ -437,9 +437,12 @@ def check_readable(record: dict[str, Any]) -> None:
 def new_namespace(
     body: dict[str, Any], *, cluster: str, default_bundles: int, schema_auto_update: bool
 ) -> dict[str, Any]:
-    """The record of a new namespace, with the members that a client has *body*. Raises InvalidRecord."""
+    """The record of a new namespace, of *body*, the members that a client sent; the others get their defaults.
+
+    Raises InvalidRecord.
+    """
     # Go's administration library sends the members that its caller left out as "" and null. Apache's broker takes ""
-    # for no value where a member has names to choose from.
+    # for no value where the member is an enum.
     body = {member: value for member, value in body.items() if value is not None and value != ""}
     bundles = bundles_of(body.get("bundles") or {}, default_bundles)
     record = new_policies(cluster, len(bundles.texts) - 1)

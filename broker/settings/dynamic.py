@@ -87,19 +87,19 @@ class DynamicSettings:
             field.metadata["name"] for field in dataclasses.fields(config) if field.metadata.get("secret")
         }
         self._started_with = {name: getattr(config, field) for name, field in self._fields.items()}
-        self._values: dict[str, str] = {}
+        self._texts: dict[str, str] = {}
         self._cancel: Cancel | None = None
         self._turn = asyncio.Lock()
 
     @property
     def values(self) -> Mapping[str, str]:
         """What the record says, as far as it is applied; secrets are hidden."""
-        return {name: HIDDEN if name in self._secret else text for name, text in self._values.items()}
+        return {name: HIDDEN if name in self._secret else text for name, text in self._texts.items()}
 
     async def start(self) -> None:
         """Apply the record, and watch it. Raises MetadataError, Corruption."""
         self._cancel = self._store.watch_node(PATH, self._on_change)
-        await self._read()
+        await self._apply_record()
 
     def close(self) -> None:
         """Watch no more."""
@@ -107,7 +107,7 @@ class DynamicSettings:
             self._cancel()
 
     def _on_change(self) -> None:
-        self._tasks.spawn(attempt(f"{PATH}: applying changed settings", self._read()), "settings")
+        self._tasks.spawn(attempt(f"{PATH}: applying changed settings", self._apply_record()), "settings")
 
     async def set(self, name: str, text: str) -> None:
         """Raises NotDynamic, InvalidRecord, MetadataError, Corruption."""
@@ -131,29 +131,29 @@ class DynamicSettings:
                 await self._store.put(PATH, to_json(change(old)), NO_NODE if node is None else node.version)
             except VersionConflict:
                 continue
-            await self._read()
+            await self._apply_record()
             return
         raise InvalidRecord(f"{PATH} was changed by others at the same time; try again")
 
-    async def _read(self) -> None:
+    async def _apply_record(self) -> None:
         """Use what the record says; what it does not name gets back the value that the broker was started with."""
         async with self._turn:
             node = await self._store.get(PATH)
             record = {} if node is None else parse_record(node)
             texts = {name: str(value) for name, value in record.items() if name in DYNAMIC}
-            new_texts, values = dict(self._started_with), {}
+            new_values, applied_texts = dict(self._started_with), {}
             for name, text in texts.items():
                 try:
-                    new_texts[name] = parse(self._config, {name: text})[name]
+                    new_values[name] = parse(self._config, {name: text})[name]
                 except InvalidRecord as error:
                     shown = HIDDEN if name in self._secret else text
                     log.error("%s: %s=%s is not applied: %s", PATH, name, shown, error)
                     continue
-                values[name] = text
-            self._values = values
+                applied_texts[name] = text
+            self._texts = applied_texts
             changes = {
                 self._fields[name]: value
-                for name, value in new_texts.items()
+                for name, value in new_values.items()
                 if getattr(self._config, self._fields[name]) != value
             }
             if changes:

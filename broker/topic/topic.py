@@ -717,10 +717,11 @@ class Topic:
     def _announce(self, steps: Steps) -> None:
         """Tell the first clients now, the others in later turns of the loop."""
         former, turns = self._leaving, by_turns(steps)
-        if former is None and next(turns, self) is self:
+        all_announced = object()
+        if former is None and next(turns, all_announced) is all_announced:
             return
 
-        async def work() -> None:
+        async def announce_the_rest() -> None:
             try:
                 if former is not None:
                     await asyncio.wait([former])
@@ -730,7 +731,7 @@ class Topic:
                     self._leaving = None
                     self._unfence_when_idle()
 
-        task = self._leaving = self._tasks.spawn(work(), "leaving")
+        task = self._leaving = self._tasks.spawn(announce_the_rest(), "leaving")
 
     async def _until_announced(self) -> None:
         if self._leaving is not None:

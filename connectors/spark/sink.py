@@ -15,7 +15,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 
 from connectors.spark.options.write import WriteOptions
 from connectors.spark.worker.socket import answer_at_once
-from connectors.spark.write.exactly_once import Attempt, OnceSender
+from connectors.spark.write.exactly_once import Attempt, ExactlyOnceSender
 from connectors.spark.write.outgoing import Columns
 from connectors.spark.write.sending import Brokers, Sender
 from magnetar_core.runtime.types import ConfigurationError
@@ -43,18 +43,18 @@ class _Writing:
         self._options = options
         self._columns = Columns(schema, options.value_format, has_topic=options.topic is not None)
 
-    def _send_all(self, batches: "Iterator[pa.RecordBatch]") -> Written:
+    def _send_at_least_once(self, batches: "Iterator[pa.RecordBatch]") -> Written:
         with closing(Brokers(self._options, self._columns.definition)) as brokers:
             return self._send(batches, Sender(self._options, brokers))
 
-    def _send_once(self, batches: "Iterator[pa.RecordBatch]") -> Written:
+    def _send_exactly_once(self, batches: "Iterator[pa.RecordBatch]") -> Written:
         with (
             closing(Brokers(self._options, self._columns.definition)) as brokers,
-            closing(OnceSender(self._options, brokers, Attempt.current())) as sender,
+            closing(ExactlyOnceSender(self._options, brokers, Attempt.current())) as sender,
         ):
             return self._send(batches, sender)
 
-    def _send(self, batches: "Iterator[pa.RecordBatch]", sender: Sender | OnceSender) -> Written:
+    def _send(self, batches: "Iterator[pa.RecordBatch]", sender: Sender | ExactlyOnceSender) -> Written:
         answer_at_once()
         count = 0
         for batch in batches:
@@ -78,7 +78,7 @@ class TopicWriter(_Writing, DataSourceArrowWriter):
 
     def write(self, iterator: "Iterator[pa.RecordBatch]") -> Written:
         """One task. Raises NotWritten."""
-        return self._send_all(iterator)
+        return self._send_at_least_once(iterator)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """All tasks are done."""
@@ -94,7 +94,7 @@ class StreamTopicWriter(_Writing, DataSourceStreamArrowWriter):
 
     def write(self, iterator: "Iterator[pa.RecordBatch]") -> Written:
         """One task. Raises NotWritten."""
-        return self._send_once(iterator) if self._options.deduplication else self._send_all(iterator)
+        return self._send_exactly_once(iterator) if self._options.deduplication else self._send_at_least_once(iterator)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
         """All tasks of a batch are done."""

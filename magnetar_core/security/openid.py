@@ -20,7 +20,7 @@ import jwt
 from magnetar_core.runtime.data.json_text import parse_json
 from magnetar_core.runtime.types import ConfigurationError, Corruption
 from magnetar_core.security.identity import Identity, NotValid
-from magnetar_core.security.tokens import TOKEN_BYTES_MAX, TokenKey, TokenRules, key_of
+from magnetar_core.security.tokens import TOKEN_BYTES_MAX, TokenKey, TokenRules, token_key_of
 
 # An issuer has a few keys: the present one, the former, the next.
 KEYS_MAX: Final = 100
@@ -69,7 +69,7 @@ def parse_keys(data: bytes, where: str) -> Keys:
         if not isinstance(entry, dict) or entry.get("use", "sig") != "sig":
             continue
         try:
-            key = key_of(jwt.PyJWK.from_json(json.dumps(entry)).key, where)
+            key = token_key_of(jwt.PyJWK.from_json(json.dumps(entry)).key, where)
         except (jwt.PyJWTError, ConfigurationError, ValueError, TypeError, KeyError):
             continue  # of a kind that is not known here, weak, or a secret (rule 2)
         if key is not None:

@@ -99,24 +99,27 @@ def public_key(data: bytes, algorithm: str | None, setting: str) -> TokenKey:
     except (ValueError, UnsupportedAlgorithm):
         raise ConfigurationError(f"{setting}: it is no public key, neither DER nor PEM") from None
     fits = algorithm in (None, *(_RSA if isinstance(key, RSAPublicKey) else _CURVES.values()))
-    signing_key = key_of(key, setting) if fits else None
+    signing_key = token_key_of(key, setting) if fits else None
     if signing_key is None:
         kind = f"tokenPublicAlg={algorithm} needs" if algorithm else "signs tokens"
         raise ConfigurationError(f"{setting}: the key is not of the kind that {kind}")
     return signing_key
 
 
-def key_of(key: Any, where: str) -> TokenKey | None:
-    """What a public key verifies; None for a key of another kind. Raises ConfigurationError for a weak one."""
-    if isinstance(key, RSAPublicKey):
-        if key.key_size < _RSA_BITS_MIN:
-            raise ConfigurationError(f"{where}: the RSA key has {key.key_size} bits; at least 2048 are needed")
-        return TokenKey(key, _RSA)
-    if isinstance(key, EllipticCurvePublicKey):
-        algorithm = _CURVES.get(type(key.curve))
+def token_key_of(public_key: Any, where: str) -> TokenKey | None:
+    """*public_key* with the algorithms that it may verify; None if it is neither RSA nor EC.
+
+    Raises ConfigurationError for an RSA key that is too short, and for a curve without an algorithm.
+    """
+    if isinstance(public_key, RSAPublicKey):
+        if public_key.key_size < _RSA_BITS_MIN:
+            raise ConfigurationError(f"{where}: the RSA key has {public_key.key_size} bits; at least 2048 are needed")
+        return TokenKey(public_key, _RSA)
+    if isinstance(public_key, EllipticCurvePublicKey):
+        algorithm = _CURVES.get(type(public_key.curve))
         if algorithm is None:
-            raise ConfigurationError(f"{where}: the curve {key.curve.name} belongs to no algorithm of tokens")
-        return TokenKey(key, (algorithm,))
+            raise ConfigurationError(f"{where}: the curve {public_key.curve.name} belongs to no algorithm of tokens")
+        return TokenKey(public_key, (algorithm,))
     return None
 
 

@@ -35,8 +35,10 @@ class ClientLog:
         self._refusal = ""
         self._on_refusal: Callable[[str], None] = _ignore_line
         self._on_error: Callable[[str], None] = _ignore_line
-        self._is_seen = threading.Event()
-        self._looking = threading.Lock()
+        self._mark_has_come = threading.Event()
+        """All that was logged before the mark has been read."""
+        self._asking = threading.Lock()
+        """There is one mark, so one at a time asks for the last refusal."""
         reading, self._writing = os.pipe()
         threading.Thread(target=self._listen, args=(reading,), name="client log", daemon=True).start()
 
@@ -53,10 +55,10 @@ class ClientLog:
 
     def last_refusal(self) -> str:
         """What the brokers refused last, in their words; empty if nothing."""
-        with self._looking:
-            self._is_seen.clear()
+        with self._asking:
+            self._mark_has_come.clear()
             os.write(self._writing, _MARK)  # it is read behind all that was logged before
-            self._is_seen.wait(_LOOK_S)
+            self._mark_has_come.wait(_LOOK_S)
             return self._refusal
 
     def forget(self) -> None:
@@ -68,7 +70,7 @@ class ClientLog:
         with os.fdopen(reading, "rb") as lines:
             for line in lines:
                 if line.endswith(_MARK):
-                    self._is_seen.set()
+                    self._mark_has_come.set()
                 else:
                     self._log_line(line.decode(errors="replace").rstrip())
 

@@ -8,7 +8,7 @@ from urllib.request import Request, urlopen
 import pytest
 
 from connectors.spark.options.write import parse_write_options
-from connectors.spark.write.exactly_once import Attempt, OnceSender
+from connectors.spark.write.exactly_once import Attempt, ExactlyOnceSender
 from connectors.spark.write.message import Outgoing
 from connectors.spark.write.sending import Brokers
 from tests.support.mixed_cluster import Brand, MixedCluster, Server, cluster_with
@@ -46,7 +46,7 @@ def attempt(broker: Server, batch: int, sent: int | None = None) -> int:
     })  # fmt: skip
     with (
         closing(Brokers(options, None)) as brokers,
-        closing(OnceSender(options, brokers, Attempt("query", batch, 0))) as sender,
+        closing(ExactlyOnceSender(options, brokers, Attempt("query", batch, 0))) as sender,
     ):
         for message in rows(batch)[:sent]:
             sender.send(message)

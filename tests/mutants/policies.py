@@ -268,8 +268,8 @@ MUTANTS: Final = (
     Mutant(
         "a setting that is removed keeps its value",
         "broker/settings/dynamic.py",
-        "            new_texts, values = dict(self._started_with), {}\n",
-        "            new_texts, values = {}, {}\n",
+        "            new_values, applied_texts = dict(self._started_with), {}\n",
+        "            new_values, applied_texts = {}, {}\n",
         _SETTINGS,
     ),
     Mutant(

@@ -11,7 +11,7 @@ from pyspark.sql import types as t
 
 from connectors.spark.options.write import HELD_BYTES, parse_write_options
 from connectors.spark.sink import StreamTopicWriter, Written
-from connectors.spark.write.exactly_once import Attempt, OnceSender
+from connectors.spark.write.exactly_once import Attempt, ExactlyOnceSender
 from connectors.spark.write.message import Outgoing, size_of
 from connectors.spark.write.sending import Brokers
 from connectors.spark.write.sequences import java_hash
@@ -70,7 +70,7 @@ class Task:
         self.file_bytes = 0
         with (
             closing(Brokers(parsed, None)) as brokers,
-            closing(OnceSender(parsed, brokers, Attempt(topic, 0, 0))) as sender,
+            closing(ExactlyOnceSender(parsed, brokers, Attempt(topic, 0, 0))) as sender,
         ):
             for message in sent:
                 sender.send(message)

@@ -77,7 +77,7 @@ class Note:
         end = numbers_end(following)
         return max([self.given, *(ledger_id for ledger_id in absent if following <= ledger_id < end)])
 
-    def opened(self, noticed: DoubtRange, absent: Collection[int]) -> "Note":
+    def with_doubt_opened(self, noticed: DoubtRange, absent: Collection[int]) -> "Note":
         """The metadata is older than ledgers: the range of their numbers, and those of them that have no record."""
         is_known = any(known.first <= noticed.first and noticed.last <= known.last for known in self.known)
         return replace(
@@ -87,21 +87,23 @@ class Note:
             doubts=frozenset(absent),
         )
 
-    def looked_at(self, following: int, published: Collection[DoubtRange], absent: Collection[int]) -> "Note":
-        """The next ledger gets *following*, and the store has *published*; of the suspects *absent* have no record.
+    def after_look(self, following: int, published: Collection[DoubtRange], absent: Collection[int]) -> "Note":
+        """The note after one look: the next ledger gets the number *following*, the store has the ranges *published*,
+        and of the suspects *absent* have no record.
 
-        It is over when none is left, and the ranges are gone, as they are when newer metadata were put back. It does
-        not begin at the first look of a bookie that has nothing of the ranges: it is new, and has no part in them.
+        The doubt (`open_ms`) begins with a range that is new here. It ends when no ledger is in doubt and the store has
+        no range any more, as when newer metadata were put back. A bookie whose first look finds none of its ledgers in
+        doubt is a new one, and the ranges are not about it.
         """
         fresh = [doubted for doubted in published if doubted not in self.known]
         doubts = frozenset(absent)
-        opened = self.open_ms or max((doubted.noticed_ms for doubted in fresh), default=0)
+        open_ms = self.open_ms or max((doubted.noticed_ms for doubted in fresh), default=0)
         is_new = not self.revision and not self.is_open
         is_over = not doubts and (is_new or not published)
         return replace(
             self,
             given=max(self.given, following - 1),
-            open_ms=0 if is_over else opened,
+            open_ms=0 if is_over else open_ms,
             known=bounded([*self.known, *fresh]),
             doubts=doubts,
         )

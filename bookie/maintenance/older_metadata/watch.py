@@ -124,7 +124,7 @@ class OlderMetadata:
         absent = [ledger_id for ledger_id in absent if ledger_id in self._ledgers]
         newest = note.newest_seen(following, absent)
         if newest < following:
-            await self._write_note(note.looked_at(following, published, absent))
+            await self._write_note(note.after_look(following, published, absent))
             self._log_change(note)
             return None
         first = max(following - UNDER_WAY_MAX, 0)
@@ -132,7 +132,7 @@ class OlderMetadata:
             {*absent, *await metadata.without_record(ledger_id for ledger_id in held if first <= ledger_id < following)}
         )
         newer = DoubtRange(first, newest, self._clock.wall_ms(), self._bookie_id)
-        await self._write_note(note.looked_at(0, published, absent).opened(newer, absent))
+        await self._write_note(note.after_look(0, published, absent).with_doubt_opened(newer, absent))
         self._log_change(note)
         if newest - following >= ADVANCE_MAX:
             return too_far(following, newest, len(absent))

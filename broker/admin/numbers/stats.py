@@ -410,17 +410,18 @@ def _merge_clients(rows: list[dict[str, Any]], additions: list[dict[str, Any]], 
             unmatched.append(addition)
         else:
             free_indexes.remove(match)
-            sums[match] = _sum_of(sums[match], addition)
+            sums[match] = _sum_of_client(sums[match], addition)
     for addition in unmatched:
         if free_indexes and name == "producerName":
             match = free_indexes.pop(0)
-            sums[match] = _sum_of(sums[match], addition)
+            sums[match] = _sum_of_client(sums[match], addition)
         else:
             sums.append(addition)
     return sums
 
 
-def _sum_of(first: dict[str, Any], second: dict[str, Any]) -> dict[str, Any]:
+def _sum_of_client(first: dict[str, Any], second: dict[str, Any]) -> dict[str, Any]:
+    """The statistics of a client in two partitions as those of one; what is not a sum is that of the first."""
     total = dict(first)
     for member in _SUMMED_OF_CLIENT:
         if member in second:

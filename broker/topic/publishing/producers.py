@@ -149,7 +149,7 @@ class Producers:
     async def admit(self, request: ProducerRequest, last_sequence_id: int, check_open: Callable[[], None]) -> Attached:
         """Attach a producer according to its access mode. Raises BrokerError, also from *check_open*.
 
-        The admission lock is held.
+        The admission lock is held. *check_open* is called after each wait.
         """
         assert self.admission.locked(), "producers are admitted one after the other"
         producer = request.producer
@@ -158,7 +158,7 @@ class Producers:
             former_holder, epoch = self._access.holder, self._access.epoch
             assert former_holder is not None, "somebody has exclusive access"
             assert epoch is not None, "exclusive access has an epoch"
-            self.disconnect(former_holder)  # who waits is not next: the lock is held until this one has its access
+            self.disconnect(former_holder)  # no waiter gets its access: that takes the admission lock
             self._access.grant(producer, epoch)
             self._put(producer)
             return Attached(last_sequence_id, epoch, ready=True)
@@ -169,7 +169,8 @@ class Producers:
             self._put(producer)
             return Attached(last_sequence_id, None, ready=False)
         if decision.access is Access.EXCLUSIVE_AFTER_FENCING:
-            await in_turns(by_turns(self._fence(self._access.fence())))
+            waiters = self._access.fence()
+            await in_turns(by_turns(self._expel(waiters)))
             check_open()
         if decision.epoch is not None:
             await self._store_epoch(decision.epoch)  # rule 1
@@ -271,7 +272,7 @@ class Producers:
         producer.sink.on_closed(producer, next_broker)
         self.detach(producer)
 
-    def _fence(self, waiters: list[Producer]) -> Steps:
+    def _expel(self, waiters: list[Producer]) -> Steps:
         """An exclusive producer takes the topic; one of the others leaves with each step."""
         for waiter in waiters:
             if waiter in self._waiting:  # else it has left meanwhile

@@ -182,14 +182,15 @@ async def versions_of(registry: SchemaRegistry, topic: TopicName) -> list[Stored
 
 
 class Freezer:
-    """Finds what there is of topics now."""
+    """Finds which entries topics have now: a read that is planned keeps to these, whatever is written later."""
 
     def __init__(self, options: ReadOptions, store: MetadataStore, bookkeeper: BookKeeper) -> None:
         self._options = options
         self._store = store
         self._bookkeeper = bookkeeper
-        self._turns = asyncio.Semaphore(CONCURRENT_MAX)
+        self._slots = asyncio.Semaphore(CONCURRENT_MAX)
         self.closed_ms: dict[int, int] = {}
+        """Ledger → when it was closed, of the topics that were asked for."""
 
     async def ranges(self, topic: TopicName) -> tuple[TopicRange, ...]:
         """What is to be read of each partition. A partition that nobody has used yet has no ledgers."""
@@ -289,7 +290,7 @@ class Freezer:
 
         Raises DataLoss if that is not known, unless failOnDataLoss is false.
         """
-        async with self._turns:
+        async with self._slots:
             try:
                 metadata = await self._bookkeeper.read_metadata(ledger_id)
                 last, size_bytes = metadata.last_entry_id, metadata.length

@@ -68,11 +68,11 @@ class _Cursor:
         self.at = behind
 
 
-class _Kind(Protocol):
+class _Reader(Protocol):
     """How a type of Avro is read."""
 
-    def read(self, cursor: _Cursor, kind: pa.DataType | None) -> pa.Array | None:
-        """The next value of each record as *kind*; with None the values are only skipped."""
+    def read(self, cursor: _Cursor, arrow_type: pa.DataType | None) -> pa.Array | None:
+        """The next value of each record as *arrow_type*; with None the values are only skipped."""
         ...
 
 
@@ -82,20 +82,20 @@ class _Number:
     def __init__(self, is_millis: bool) -> None:
         self._is_millis = is_millis
 
-    def read(self, cursor: _Cursor, kind: pa.DataType | None) -> pa.Array | None:
+    def read(self, cursor: _Cursor, arrow_type: pa.DataType | None) -> pa.Array | None:
         values = cursor.numbers()
-        if kind is None:
+        if arrow_type is None:
             return None
         if self._is_millis:
             if ((values > _MILLIS_MAX) | (values < -_MILLIS_MAX)).any():  # the lowest number has no absolute value
                 raise UnusualLayout
             values = values * 1000
-        if kind.bit_width == 32:
+        if arrow_type.bit_width == 32:
             narrow = values.astype(np.int32)
             if (narrow != values).any():
                 raise UnusualLayout
             values = narrow
-        return pa.array(values).cast(kind)
+        return pa.array(values).cast(arrow_type)
 
 
 class _Fixed:
@@ -104,9 +104,9 @@ class _Fixed:
     def __init__(self, layout: str) -> None:
         self._layout = layout
 
-    def read(self, cursor: _Cursor, kind: pa.DataType | None) -> pa.Array | None:
+    def read(self, cursor: _Cursor, arrow_type: pa.DataType | None) -> pa.Array | None:
         values = cursor.fixed(self._layout)
-        return None if kind is None else pa.array(values != 0 if self._layout == "u1" else values)
+        return None if arrow_type is None else pa.array(values != 0 if self._layout == "u1" else values)
 
 
 class _Bytes:
@@ -115,63 +115,65 @@ class _Bytes:
     def __init__(self, size: int | None = None) -> None:
         self._size = size
 
-    def read(self, cursor: _Cursor, kind: pa.DataType | None) -> pa.Array | None:
+    def read(self, cursor: _Cursor, arrow_type: pa.DataType | None) -> pa.Array | None:
         lengths = cursor.numbers() if self._size is None else np.full(len(cursor.at), self._size)
         starts = cursor.pass_over(lengths)
-        if kind is None:
+        if arrow_type is None:
             return None
-        return taken(cursor.data, starts, lengths).cast(kind)
+        return taken(cursor.data, starts, lengths).cast(arrow_type)
 
 
 class _Enum:
     def __init__(self, symbols: Sequence[str]) -> None:
         self._symbols = symbols
 
-    def read(self, cursor: _Cursor, kind: pa.DataType | None) -> pa.Array | None:
+    def read(self, cursor: _Cursor, arrow_type: pa.DataType | None) -> pa.Array | None:
         values = cursor.numbers()
         if (values < 0).any() or (values >= len(self._symbols)).any():
             raise UnusualLayout
-        return None if kind is None else pa.array(self._symbols, kind).take(pa.array(values))
+        return None if arrow_type is None else pa.array(self._symbols, arrow_type).take(pa.array(values))
 
 
 class _Union:
     """null or one other type, in either order; or that other type alone."""
 
-    def __init__(self, inner: _Kind, branch: int, branches: int) -> None:
+    def __init__(self, inner: _Reader, branch: int, branches: int) -> None:
         self._inner = inner
         self._value_branch = branch
         self._branch_count = branches
 
-    def read(self, cursor: _Cursor, kind: pa.DataType | None) -> pa.Array | None:
+    def read(self, cursor: _Cursor, arrow_type: pa.DataType | None) -> pa.Array | None:
         branch = cursor.numbers()
         if (branch < 0).any() or (branch >= self._branch_count).any():
             raise UnusualLayout
         present = branch == self._value_branch
         if present.all():
-            return self._inner.read(cursor, kind)
+            return self._inner.read(cursor, arrow_type)
         part = cursor.part(present)
-        column = self._inner.read(part, kind)
+        column = self._inner.read(part, arrow_type)
         cursor.rejoin(present, part)
         return None if column is None else column.take(pa.array(np.cumsum(present) - 1, mask=~present))
 
 
 class _Record:
-    def __init__(self, fields: Sequence[tuple[str, _Kind]]) -> None:
+    """A record: its fields, one behind the other."""
+
+    def __init__(self, fields: Sequence[tuple[str, _Reader]]) -> None:
         self._fields = fields
 
-    def read(self, cursor: _Cursor, kind: pa.DataType | None) -> pa.Array | None:
-        if kind is None:
-            self.columns(cursor, {})
+    def read(self, cursor: _Cursor, arrow_type: pa.DataType | None) -> pa.Array | None:
+        if arrow_type is None:
+            self.columns(cursor, {})  # moves the cursor past the fields
             return None
-        types = [kind.field(number) for number in range(kind.num_fields)]
+        types = [arrow_type.field(number) for number in range(arrow_type.num_fields)]
         columns = self.columns(cursor, {field.name: field.type for field in types})
         return pa.StructArray.from_arrays([columns[field.name] for field in types], fields=types)
 
-    def columns(self, cursor: _Cursor, kinds: Mapping[str, pa.DataType]) -> dict[str, pa.Array]:
-        """The fields that *kinds* names."""
+    def columns(self, cursor: _Cursor, arrow_types: Mapping[str, pa.DataType]) -> dict[str, pa.Array]:
+        """The fields that *arrow_types* names."""
         columns = {}
         for name, inner in self._fields:
-            column = inner.read(cursor, kinds.get(name))
+            column = inner.read(cursor, arrow_types.get(name))
             if column is not None:
                 columns[name] = column
         return columns
@@ -183,34 +185,36 @@ class AvroColumns:
     def __init__(self, definition: dict[str, Any]) -> None:
         """The names in *definition* are full ones (`avro_names`). Raises UnusualLayout for a schema with other types
         than the ones above."""
-        self._named: dict[str, _Kind] = {}
+        self._named: dict[str, _Reader] = {}
         self._record = self._record_of(definition)
 
     def read(
-        self, data: bytes, starts: Numbers, ends: Numbers, kinds: Mapping[str, pa.DataType]
+        self, data: bytes, starts: Numbers, ends: Numbers, arrow_types: Mapping[str, pa.DataType]
     ) -> dict[str, pa.Array]:
-        """The fields named in *kinds* of the records between *starts* and *ends*. *data* ends with PADDING.
+        """The fields named in *arrow_types* of the records between *starts* and *ends*. *data* ends with PADDING.
 
         Raises UnusualLayout, ArrowInvalid (text that is not UTF-8).
         """
         cursor = _Cursor(data, np.frombuffer(data, np.uint8), starts, ends)
-        return self._record.columns(cursor, kinds)
+        return self._record.columns(cursor, arrow_types)
 
     def _record_of(self, schema: dict[str, Any]) -> _Record:
-        return _Record([(field["name"], self._kind(field["type"])) for field in schema["fields"]])
+        return _Record([(field["name"], self._reader_of(field["type"])) for field in schema["fields"]])
 
-    def _kind(self, schema: Any) -> _Kind:
+    def _reader_of(self, schema: Any) -> _Reader:
+        """How values of *schema* are read. That of a named type is kept: later fields refer to it by its name."""
         if isinstance(schema, list):
             others = [number for number, branch in enumerate(schema) if branch != "null"]
             if len(others) != 1:
                 raise UnusualLayout
-            return _Union(self._kind(schema[others[0]]), others[0], len(schema))
+            return _Union(self._reader_of(schema[others[0]]), others[0], len(schema))
+        # The type of a field may stand in an object of its own: {"type": {"type": "string"}}.
         name, logical = (schema, None) if isinstance(schema, str) else (schema["type"], schema.get("logicalType"))
         if not isinstance(name, str):
-            return self._kind(name)
+            return self._reader_of(name)
         if logical == "decimal":
             raise UnusualLayout
-        column: _Kind
+        reader: _Reader
         match name:
             case "int" | "long":
                 return _Number(logical in _MILLIS)
@@ -219,15 +223,15 @@ class AvroColumns:
             case "bytes" | "string":
                 return _Bytes()
             case "fixed":
-                column = _Bytes(schema["size"])
+                reader = _Bytes(schema["size"])
             case "enum":
-                column = _Enum(schema["symbols"])
+                reader = _Enum(schema["symbols"])
             case "record":
-                column = self._record_of(schema)
+                reader = self._record_of(schema)
             case _:
                 known = self._named.get(name)
                 if known is None or not isinstance(schema, str):
                     raise UnusualLayout  # arrays and maps among them
                 return known
-        self._named[schema["name"]] = column
-        return column
+        self._named[schema["name"]] = reader
+        return reader

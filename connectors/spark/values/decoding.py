@@ -142,7 +142,7 @@ class _OneByOne:
         self._corrupt: dict[int, str] = {}
 
     def run(self) -> Decoded:
-        value = _joined(self._source) if self._values.has_keys_apart else self._source.messages.value
+        value = _inline_of_row(self._source) if self._values.has_keys_apart else self._source.messages.value
         begin = 0
         for count, version in self._source.versions if self._wanted or self._permissive else ():
             self._entry(range(begin, begin + count), version, value)
@@ -238,8 +238,9 @@ def _misfits(field: pa.Field, values: list[Any]) -> Iterator[int]:
                 yield row
 
 
-def _joined(source: Source) -> Callable[[int], bytes]:
-    """Key and value as they stand in one payload where they are not apart: `length key length value`, -1 for null."""
+def _inline_of_row(source: Source) -> Callable[[int], bytes]:
+    """Row → key and value in one payload, as Pulsar's INLINE encoding has them: `length key length value`, -1 for null.
+    Messages with SEPARATED ones then go through the same decoders."""
     nulls = source.null_value
 
     def part(data: bytes | None) -> bytes:

@@ -195,7 +195,7 @@ class _Partition:
         self._deliveries.flush(self._producer)
 
 
-class OnceSender:
+class ExactlyOnceSender:
     """A producer for each topic partition, for one task of a batch of a stream."""
 
     def __init__(self, options: WriteOptions, brokers: Brokers, attempt: Attempt) -> None:

@@ -55,7 +55,7 @@ def run_brokers(config: "BrokerConfig", config_path: Path | None, processes: int
         if listening is not None or secure is not None:
             from magnetar.processes.many.front import Front  # here: loading the HTTP library costs time and memory
 
-            place_of = _places(config.bind_address, shares, "webServicePort", "webServicePortTls")
+            place_of = _place_finder(config.bind_address, shares, "webServicePort", "webServicePortTls")
             front = Front(
                 children,
                 broker_way,
@@ -99,7 +99,7 @@ def run_bookies(
         if listening is not None:
             from magnetar.processes.many.front import Front
 
-            front = Front(children, bookie_way, _places(host, shares, name), _bookie_of, clock)
+            front = Front(children, bookie_way, _place_finder(host, shares, name), _bookie_of, clock)
             await front.start(listening)
             parts.add("HTTP", front.stop)
         await children.start()
@@ -129,23 +129,25 @@ def _command(verb: str, config_path: Path | None) -> list[str]:
     return python_command("magnetar", verb, *([] if config_path is None else ["--config", str(config_path)]))
 
 
-def _places(host: str, shares: "list[Share]", plain: str, secure: str = "") -> "Callable[[Child], Place]":
-    """Where the HTTP of each process is; *plain*, *secure*: the settings with its ports. A port that is configured is
-    known before the process is ready."""
+def _place_finder(
+    host: str, shares: "list[Share]", port_setting: str, tls_port_setting: str = ""
+) -> "Callable[[Child], Place]":
+    """Finds where a process serves HTTP. The settings are the names of those with its ports: a port that is configured
+    is known before the process is ready, and 0 is one that the process announces."""
     from magnetar.processes.many.front import Place
 
-    asked = _ANY_ADDRESS.get(host, host)
-    asked = f"[{asked}]" if ":" in asked else asked
+    host = _ANY_ADDRESS.get(host, host)
+    host = f"[{host}]" if ":" in host else host
 
-    def base(scheme: str, setting: str, announced: str, child: Child) -> str:
+    def url_of(scheme: str, setting: str, announced: str, child: Child) -> str:
         port = shares[child.number].get(setting, "0")
         port = announced.rpartition(":")[2] if port == "0" else port
-        return f"{scheme}://{asked}:{port}" if port else ""
+        return f"{scheme}://{host}:{port}" if port else ""
 
     def place_of(child: Child) -> Place:
         http, https = _host(child.announced.http), _host(child.announced.https)
         names = frozenset(name for name in (http, https) if name)
-        return Place(base("http", plain, http, child), base("https", secure, https, child), names)
+        return Place(url_of("http", port_setting, http, child), url_of("https", tls_port_setting, https, child), names)
 
     return place_of
 

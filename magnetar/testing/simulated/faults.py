@@ -337,8 +337,11 @@ class Faults:
         self._spawn(self._wait_until_rebuilt(machine))
 
     async def replace(self, machine: BookieMachine) -> None:
-        """A bookie is gone for good, and a fresh one comes to its address when no ledger needs the former any more: it
-        knows of no fence. Raises NotUp."""
+        """*machine* is gone for good, and a fresh bookie comes to its address. Raises NotUp.
+
+        The fresh one knows of no fence and would take entries of a writer that was fenced, so it comes when no ledger
+        names the former any more.
+        """
         end_s = self._loop.time() + REPLACED_S
         while self._is_rebuilding:  # only one bookie at a time may lack copies
             if self._loop.time() > end_s:

@@ -332,10 +332,11 @@ class LedgerWriteHandle:
         self._writer.doubt()
         if not self._is_reading:
             self._is_reading = True
-            self._tasks.spawn(self._read_record(), "reading the record")
+            self._tasks.spawn(self._confirm_by_record(), "reading the record")
 
-    async def _read_record(self) -> None:
-        """Read the record until it says that the ledger is ours, over all sockets that answered."""
+    async def _confirm_by_record(self) -> None:
+        """Read the ledger's record until it has said that the ledger is ours, later than each socket to a bookie that
+        answered was opened (`belief`, rule 1)."""
         again_s = READ_AGAIN_S
         try:
             while self._writer.is_open():

@@ -33,25 +33,25 @@ def test_what_was_looked_at_is_not_suspected_again_unless_the_numbers_went_back(
 def test_a_range_that_another_bookie_found_is_looked_at_once() -> None:
     fresh = Note(given=40)
     assert fresh.suspects([49, 60, 101, 102], 110, (RANGE,)) == [60, 101]
-    after = fresh.looked_at(110, (RANGE,), [60])
+    after = fresh.after_look(110, (RANGE,), [60])
     assert (after.is_open, after.doubts, after.given) == (True, frozenset({60}), 109)
     assert after.suspects([49, 60, 101], 111, (RANGE,)) == [60], "what has a record left it"
     assert after.forgotten().suspects([49, 60, 101], 111, (RANGE,)) == []
-    assert not after.forgotten().looked_at(111, (RANGE,), []).is_open
+    assert not after.forgotten().after_look(111, (RANGE,), []).is_open
 
 
 def test_a_bookie_that_is_new_has_no_doubt_because_others_had_one() -> None:
     """An operator may have given up what they had, and their range stays."""
-    new = Note(given=109).looked_at(110, (RANGE,), [])
+    new = Note(given=109).after_look(110, (RANGE,), [])
     assert (new.is_open, new.known) == (False, (RANGE,))
-    assert Note(1, given=109).looked_at(110, (RANGE,), []).is_open, "it was there: others may have ledgers in doubt"
+    assert Note(1, given=109).after_look(110, (RANGE,), []).is_open, "it was there: others may have ledgers in doubt"
 
 
 def test_it_is_over_when_newer_metadata_are_there() -> None:
-    note = Note(given=101).looked_at(0, (), [60]).opened(RANGE, [60])
-    assert note.looked_at(102, (RANGE,), []).is_open, "others may have ledgers in doubt"
-    assert note.looked_at(102, (), [60]).is_open
-    assert not note.looked_at(102, (), []).is_open
+    note = Note(given=101).after_look(0, (), [60]).with_doubt_opened(RANGE, [60])
+    assert note.after_look(102, (RANGE,), []).is_open, "others may have ledgers in doubt"
+    assert note.after_look(102, (), [60]).is_open
+    assert not note.after_look(102, (), []).is_open
 
 
 def test_long_numbers_have_a_counter_of_their_own() -> None:

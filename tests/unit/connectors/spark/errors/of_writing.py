@@ -20,7 +20,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from connectors.spark.options.write import parse_write_options
 from connectors.spark.sink import StreamTopicWriter, TopicWriter
 from connectors.spark.write import sending
-from connectors.spark.write.exactly_once import Attempt, OnceSender
+from connectors.spark.write.exactly_once import Attempt, ExactlyOnceSender
 from connectors.spark.write.message import Outgoing
 from connectors.spark.write.outgoing import Columns
 from connectors.spark.write.sending import Brokers, Sender
@@ -253,7 +253,7 @@ async def brokers_that_go_away(tmp_path: Path, monkeypatch: Patch) -> list[str]:
 
         options = parse_write_options({"service.url": world.url, "topic": "t", "deduplication": "true"})
         silent = SimpleNamespace(partitions=lambda topic: [topic], producer=lambda *some: Silent())
-        sender = OnceSender(options, silent, Attempt("q", 0, 0))  # type: ignore[arg-type]
+        sender = ExactlyOnceSender(options, silent, Attempt("q", 0, 0))  # type: ignore[arg-type]
         with closing(sender) as once, refused() as texts:
             once.send(Outgoing("t", b"x", None, None, None))
             once.finish()
@@ -289,7 +289,7 @@ async def without_deduplication(tmp_path: Path, monkeypatch: Patch) -> list[str]
     def write(world: BrokerInMemory, topic: str) -> None:
         with (
             brokers(world.url, deduplication="true") as made,
-            closing(OnceSender(made._options, made, Attempt("q", 0, 0))) as once,
+            closing(ExactlyOnceSender(made._options, made, Attempt("q", 0, 0))) as once,
         ):
             once.send(Outgoing(topic, b"x", None, None, None))
             once.finish()

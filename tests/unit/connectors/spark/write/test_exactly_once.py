@@ -8,7 +8,7 @@ import pulsar
 import pytest
 
 from connectors.spark.options.write import parse_write_options
-from connectors.spark.write.exactly_once import GROUP_BYTES, Attempt, OnceSender
+from connectors.spark.write.exactly_once import GROUP_BYTES, Attempt, ExactlyOnceSender
 from connectors.spark.write.message import Outgoing
 
 
@@ -69,7 +69,7 @@ def test_a_group_fits_into_the_queue_of_the_client(queue: int, rows: int) -> Non
         "service.url": "pulsar://127.0.0.1", "topic": "t", "deduplication": "true",
         "pulsar.producer.maxPendingMessages": str(queue), "pulsar.producer.batchingMaxMessages": str(rows),
     })  # fmt: skip
-    sender = OnceSender(options, client, Attempt("query", 0, 0))  # type: ignore[arg-type]
+    sender = ExactlyOnceSender(options, client, Attempt("query", 0, 0))  # type: ignore[arg-type]
     for _ in range(12_000):
         sender.send(Outgoing(None, b"x", None, None, None))
     sender.finish()
@@ -82,7 +82,7 @@ def test_a_large_message_does_not_share_an_entry_with_those_before_it() -> None:
     """Each is no more than a broker takes, and together they would be."""
     client = Client()
     options = parse_write_options({"service.url": "pulsar://127.0.0.1", "topic": "t", "deduplication": "true"})
-    sender = OnceSender(options, client, Attempt("query", 0, 0))  # type: ignore[arg-type]
+    sender = ExactlyOnceSender(options, client, Attempt("query", 0, 0))  # type: ignore[arg-type]
     sizes = [10, 20, GROUP_BYTES // 2, 5_000_000, 30, 40, GROUP_BYTES // 3, GROUP_BYTES // 3, GROUP_BYTES // 2]
     for size in sizes:
         sender.send(Outgoing(None, bytes(size), None, None, None))
