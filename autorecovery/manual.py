@@ -105,12 +105,12 @@ class ManualRecovery:
         ids = sorted({ledger_id for bookie in leaving for ledger_id in index.of_bookie(bookie)})
         done = Recovered(ledgers=len(ids), unreadable=dict(index.unreadable))
         repair = LedgerRepair(self._bookkeeper, self._marks, self._pace, depth=Depth.ENDS, draining=lambda: leaving)
-        turns = asyncio.Semaphore(_AT_ONCE)
+        slots = asyncio.Semaphore(_AT_ONCE)
         finished = 0
 
         async def one(ledger_id: int) -> None:
             nonlocal finished
-            async with turns:
+            async with slots:
                 if skip_open and not index[ledger_id].is_closed:
                     done.skipped.append(ledger_id)
                 else:

@@ -195,7 +195,7 @@ class LedgerRepair:
         """
         last_add_confirmed = NO_ENTRY if metadata.is_closed else await self._last_add_confirmed(ledger_id)
         replicas = self._bookkeeper.replicas(ledger_id, metadata)
-        turns = asyncio.Semaphore(_READS_MAX)
+        slots = asyncio.Semaphore(_READS_MAX)
         available = self._bookkeeper.bookies.available
         draining = self._draining()
         all_fragments = fragments(metadata, last_add_confirmed, with_trailing=True)
@@ -203,7 +203,7 @@ class LedgerRepair:
             await asyncio.gather(
                 *(
                     self._look_at(
-                        replicas, fragment, available, draining, turns, depth or self._depth, suspects, on_read
+                        replicas, fragment, available, draining, slots, depth or self._depth, suspects, on_read
                     )
                     for fragment in all_fragments
                 )
@@ -216,7 +216,7 @@ class LedgerRepair:
         fragment: Fragment,
         available: Collection[str],
         draining: Collection[str],
-        turns: asyncio.Semaphore,
+        slots: asyncio.Semaphore,
         depth: Depth,
         suspects: Collection[str],
         on_read: OnRead,
@@ -225,14 +225,14 @@ class LedgerRepair:
             bookie = fragment.ensemble[index]
             is_suspect = bookie in suspects
             if depth is Depth.LISTS:
-                return [await self._ask_list(replicas.ledger_id, fragment, index, turns)]
+                return [await self._ask_list(replicas.ledger_id, fragment, index, slots)]
             if depth is Depth.ALL or (is_suspect and self._suspect_depth is Depth.ALL):
-                return [await self._ask_all(replicas, fragment, index, turns, on_read)]
+                return [await self._ask_all(replicas, fragment, index, slots, on_read)]
             answers = list(
-                await asyncio.gather(*(_ask(replicas, bookie, entry_id, turns) for entry_id in ends(fragment, index)))
+                await asyncio.gather(*(_ask(replicas, bookie, entry_id, slots) for entry_id in ends(fragment, index)))
             )
             if is_suspect and self._suspect_depth is Depth.LISTS:
-                listed = await self._ask_list(replicas.ledger_id, fragment, index, turns)
+                listed = await self._ask_list(replicas.ledger_id, fragment, index, slots)
                 # Bookies that never list anything are taken at their ends, or no mark of theirs would ever go.
                 answers += [listed] if isinstance(listed, Copy) else []
             return answers
@@ -244,12 +244,12 @@ class LedgerRepair:
         return judge(fragment, available, draining, dict(zip(asked, answers, strict=True)))
 
     async def _ask_all(
-        self, replicas: LedgerReplicas, fragment: Fragment, index: int, turns: asyncio.Semaphore, on_read: OnRead
+        self, replicas: LedgerReplicas, fragment: Fragment, index: int, slots: asyncio.Semaphore, on_read: OnRead
     ) -> Answer:
         """What the bookie at *index* says of all of its entries, up to the first that is not there."""
 
         async def read_entry(entry_id: int) -> Stored:
-            async with turns:
+            async with slots:
                 return await replicas.read(bookie, entry_id)
 
         async def note_read(run: Collection[Stored]) -> None:
@@ -263,7 +263,7 @@ class LedgerRepair:
             while next_entry_id <= fragment.last_entry_id:
                 rest = range(next_entry_id, fragment.last_entry_id + 1)
                 try:
-                    async with turns:
+                    async with slots:
                         run = await replicas.read_run([bookie], rest)
                 except (BookKeeperError, DigestMismatch) as error:
                     return _as_answer(error)
@@ -281,11 +281,11 @@ class LedgerRepair:
             await note_read([entry for entry in answers if isinstance(entry, Stored)])
         return Copy.PRESENT
 
-    async def _ask_list(self, ledger_id: int, fragment: Fragment, index: int, turns: asyncio.Semaphore) -> Answer:
+    async def _ask_list(self, ledger_id: int, fragment: Fragment, index: int, slots: asyncio.Semaphore) -> Answer:
         """What the bookie at *index* lists of its entries. Each fragment asks anew; few ledgers have many."""
         if fragment.first_held(index) is None:
             return Copy.PRESENT
-        async with turns:
+        async with slots:
             try:
                 listed = await self._bookkeeper.entry_list(fragment.ensemble[index], ledger_id)
             except BookKeeperError as error:
@@ -385,9 +385,9 @@ class LedgerRepair:
         """Rule 2: the ends of what was copied, now that the record names it. Before, a bookie whose garbage collection
         keeps to no lock might have removed it."""
         replicas = self._bookkeeper.replicas(ledger_id, metadata)
-        turns = asyncio.Semaphore(_READS_MAX)
+        slots = asyncio.Semaphore(_READS_MAX)
         asked = [(bookie, entry_id) for index, bookie in targets.items() for entry_id in ends(fragment, index)]
-        answers = await asyncio.gather(*(_ask(replicas, bookie, entry_id, turns) for bookie, entry_id in asked))
+        answers = await asyncio.gather(*(_ask(replicas, bookie, entry_id, slots) for bookie, entry_id in asked))
         return all(answer is Copy.PRESENT for answer in answers)
 
     def _choose(
@@ -533,8 +533,8 @@ def _rng_of(ledger_id: int, fragment: Fragment) -> random.Random:
     return random.Random(f"{ledger_id}/{fragment.first_entry_id}")
 
 
-async def _ask(replicas: LedgerReplicas, bookie: str, entry_id: int, turns: asyncio.Semaphore) -> Answer:
-    async with turns:
+async def _ask(replicas: LedgerReplicas, bookie: str, entry_id: int, slots: asyncio.Semaphore) -> Answer:
+    async with slots:
         try:
             await replicas.read(bookie, entry_id)
         except (BookKeeperError, DigestMismatch) as error:

@@ -90,10 +90,10 @@ class ClusterView:
 
     async def spaces(self) -> dict[str, DiskUsage | str]:
         """Bookie id → its disk usage, or why it is not known. Raises MetadataError."""
-        turns = asyncio.Semaphore(ASKED_MAX)
+        slots = asyncio.Semaphore(ASKED_MAX)
 
         async def ask(bookie_id: str) -> DiskUsage | str:
-            async with turns:
+            async with slots:
                 try:
                     async with asyncio.timeout(_TIMEOUT_S):
                         return await self._ask(bookie_id)

@@ -120,10 +120,10 @@ class ClusterStatus:
         drains = drains_of(overview.nodes)
         known = {*await self._states.bookies(), *self._bookies.available}
         racks = await self._read_racks()
-        turns = asyncio.Semaphore(_ASKED_MAX)
+        slots = asyncio.Semaphore(_ASKED_MAX)
 
         async def one(bookie_id: str) -> dict[str, Any]:
-            async with turns:
+            async with slots:
                 return await self._bookie(bookie_id, racks.get(bookie_id), drains.get(bookie_id))
 
         return await asyncio.gather(*map(one, sorted(known)))
@@ -185,10 +185,10 @@ class ClusterStatus:
         self._tasks.spawn(self._ask_all(), "ask")
 
     async def _ask_all(self) -> None:
-        turns = asyncio.Semaphore(_ASKED_MAX)
+        slots = asyncio.Semaphore(_ASKED_MAX)
 
         async def one(bookie_id: str) -> None:
-            async with turns:
+            async with slots:
                 try:
                     async with asyncio.timeout(_DISKS_ANSWER_S):
                         usage = await self._ask(*await self._bookies.address_of(bookie_id))

@@ -95,10 +95,10 @@ class GroupRecords:
 
     async def _read(self) -> dict[str, list[str]]:
         """Group → its namespaces, in order."""
-        turns = asyncio.Semaphore(_READS_MAX)
+        slots = asyncio.Semaphore(_READS_MAX)
 
         async def group_of(namespace: str) -> str | None:
-            async with turns:
+            async with slots:
                 return await self._group_of(namespace)
 
         names = [

@@ -110,11 +110,11 @@ class _Listing:
     def __init__(self, freezer: Freezer, registry: SchemaRegistry) -> None:
         self._freezer = freezer
         self._registry = registry
-        self._turns = asyncio.Semaphore(CONCURRENT_MAX)
+        self._slots = asyncio.Semaphore(CONCURRENT_MAX)
 
     async def rows(self, topic: TopicName) -> list[Listed]:
         """One row for each partition. Raises MetadataError."""
-        async with self._turns:
+        async with self._slots:
             schemas = await self._schemas(topic)
             count, parts = await self._freezer.parts(topic)
             return list(

@@ -57,7 +57,7 @@ class Heads:
         self._bookkeeper = bookkeeper
         self._handles: dict[int, LedgerReadHandle] = {}
         self._singles: dict[Position, Head | None] = {}
-        self._turns = asyncio.Semaphore(CONCURRENT_MAX)
+        self._slots = asyncio.Semaphore(CONCURRENT_MAX)
         self.reads = 0
         """Requests for entries."""
 
@@ -70,7 +70,7 @@ class Heads:
 
     async def some(self, ledger_id: int, first: int, count: int) -> Sequence[Head]:
         """Entries from *first* on, one at least; empty: nobody gives it."""
-        async with self._turns:
+        async with self._slots:
             self.reads += 1
             try:
                 handle = self._handles.get(ledger_id)

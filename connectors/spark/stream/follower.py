@@ -68,7 +68,7 @@ class Follower:
         self._topics: dict[TopicName, _Topic] = {}
         self._is_listing_stale = True
         self._cancels: list[Cancel] = []
-        self._turns = asyncio.Semaphore(CONCURRENT_MAX)
+        self._slots = asyncio.Semaphore(CONCURRENT_MAX)
         self._warned: set[str] = set()
         """Losses that were logged, so that they are not logged again at each trigger."""
         pattern = options.pattern
@@ -78,7 +78,7 @@ class Follower:
             self._topics = {topic: self._new_topic(topic) for topic in options.topics}
 
     def _new_topic(self, topic: TopicName) -> "_Topic":
-        return _Topic(topic, self._store, self._bookkeeper, self._clock, self._turns)
+        return _Topic(topic, self._store, self._bookkeeper, self._clock, self._slots)
 
     def _on_listing(self) -> None:
         self._is_listing_stale = True
@@ -256,13 +256,13 @@ class _Topic:
     """A topic and its partitions; partitions that are added join."""
 
     def __init__(
-        self, name: TopicName, store: MetadataStore, bookkeeper: BookKeeper, clock: Clock, turns: asyncio.Semaphore
+        self, name: TopicName, store: MetadataStore, bookkeeper: BookKeeper, clock: Clock, slots: asyncio.Semaphore
     ) -> None:
         self._name = name
         self._store = store
         self._bookkeeper = bookkeeper
         self._clock = clock
-        self._turns = turns
+        self._slots = slots
         self.parts: dict[int, _PartView] = {}
         self._is_stale = True
         self._cancel = store.watch_node(name.partitions_path, self._on_change)
@@ -295,7 +295,7 @@ class _Topic:
         names = [self._name] if count is None else [self._name.with_partition(number) for number in range(count)]
         for number, name in enumerate(names):
             if number not in self.parts:
-                self.parts[number] = _PartView(name, self._store, self._bookkeeper, self._clock, self._turns)
+                self.parts[number] = _PartView(name, self._store, self._bookkeeper, self._clock, self._slots)
 
     def close(self) -> None:
         self._cancel()
@@ -307,13 +307,13 @@ class _PartView:
     """The ledgers of one partition."""
 
     def __init__(
-        self, name: TopicName, store: MetadataStore, bookkeeper: BookKeeper, clock: Clock, turns: asyncio.Semaphore
+        self, name: TopicName, store: MetadataStore, bookkeeper: BookKeeper, clock: Clock, slots: asyncio.Semaphore
     ) -> None:
         self.name = name
         self._store = store
         self._bookkeeper = bookkeeper
         self._clock = clock
-        self._turns = turns
+        self._slots = slots
         self._ledger_ids: list[int] = []
         """As the record lists them."""
         self._closed: dict[int, Run | None] = {}
@@ -414,7 +414,7 @@ class _PartView:
 
     async def _opened(self, ledger_id: int) -> "_OpenLedger | Run | None":
         """What is known of a ledger. Raises NotLetIn, MagnetarError."""
-        async with self._turns:
+        async with self._slots:
             try:
                 handle = await self._bookkeeper.open_ledger(ledger_id, recovery=False)
             except NoSuchLedger:
