@@ -26,7 +26,7 @@ MUTANTS: Final = (
     Mutant(
         "a batch overtakes the messages before it",
         "broker/grpc/publishing/writer.py",
-        "for group in self._grouping.take_before(lane) for send",
+        "for group in self._grouping.close_groups_before(lane) for send",
         "for group in () for send",
         _WRITER,
     ),

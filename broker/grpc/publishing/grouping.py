@@ -78,7 +78,7 @@ class Group:
                 return
         self.runs.append(Run(origin, sequence_id, 1, size))
 
-    def halves(self) -> "tuple[Group, Group]":
+    def split_in_half(self) -> "tuple[Group, Group]":
         """The first half of its messages and the other one, each as a group."""
         first, second = Group(self.lane), Group(self.lane)
         start, middle = 0, len(self.messages) // 2
@@ -121,7 +121,7 @@ class Grouping:
                 key = message.key if message.HasField("key") else None
                 wanted = (key, message.key_is_base64, message.ordering_key, schema_version)
             if message.deliver_at_ms:  # rule 4
-                full += self.take_before(wanted)
+                full += self.close_groups_before(wanted)
                 alone = Group(wanted)
                 alone.add(origin, sequence_id, message, size)
                 full.append(alone)
@@ -144,7 +144,7 @@ class Grouping:
                 group = lane = None
         return full
 
-    def take_before(self, lane: Lane) -> list[Group]:
+    def close_groups_before(self, lane: Lane) -> list[Group]:
         """Close the groups that come before an entry of *lane* that stands alone, and return them."""
         if self._is_named:  # rule 2
             return self.take_all()

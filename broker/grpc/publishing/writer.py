@@ -228,7 +228,7 @@ class Writer:
             key = batch.key if batch.HasField("key") else None
             lane = (key, batch.key_is_base64, batch.ordering_key, stream.schema_version)
         now_ms = self._broker.now_ms()
-        sends = [send for group in self._grouping.take_before(lane) for send in self._entries_of(group, now_ms)]
+        sends = [send for group in self._grouping.close_groups_before(lane) for send in self._entries_of(group, now_ms)]
         number = first if self._is_named else self._next_sequence_id
         send = encode_batch(
             lane, encoded, count, number, number + count - 1, producer_name=self.producer.name, publish_time_ms=now_ms
@@ -238,7 +238,7 @@ class Writer:
         is_entry = entry_bytes <= min(limit or bytes_max, bytes_max)
         if is_entry:
             stream.on_taken(count, entry_bytes)
-            self._put_under_way(send, [Run(stream, first, count, entry_bytes)])
+            self._note_under_way(send, [Run(stream, first, count, entry_bytes)])
             sends.append(send)
         self._publish(sends)
         return is_entry
@@ -294,13 +294,13 @@ class Writer:
         sequence_ids = list(group.sequence_ids if self._is_named else range(first, first + len(group.messages)))
         send = encode_group(group, sequence_ids, producer_name=self.producer.name, publish_time_ms=now_ms)
         if len(group.messages) > 1 and 0 < self.topic.limits.message_bytes_max < len(send.entry):
-            for half in group.halves():
+            for half in group.split_in_half():
                 yield from self._entries_of(half, now_ms)
             return
-        self._put_under_way(send, group.runs)
+        self._note_under_way(send, group.runs)
         yield send
 
-    def _put_under_way(self, send: Send, runs: list[Run]) -> None:
+    def _note_under_way(self, send: Send, runs: list[Run]) -> None:
         self._next_sequence_id += send.num_messages
         self._under_way[send.sequence_id] = runs
 
