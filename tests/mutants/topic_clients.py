@@ -12,9 +12,75 @@ _RETRIES: Final = (f"{_CLIENT}/test_retries.py",)
 _COUNTS: Final = ("tests/unit/broker/tenancy/test_partition_counts.py",)
 _WATCHES: Final = ("tests/unit/broker/grpc/test_topic_watches.py",)
 _WRITER: Final = ("tests/unit/broker/grpc/publishing/test_writer.py",)
+_OVERFLOW: Final = "tests/unit/test_limits_overflow.py"
+_WHOLE_BATCHES: Final = ("tests/unit/broker/grpc/test_whole_batches.py",)
 _DROPPED: Final = (f"{_CLIENT}/test_ends.py", "-k", "dropped")
 
 MUTANTS: Final = (
+    # -- what one that reads may ask for
+    Mutant(
+        "a reader never comes to the end behind a batch that cannot be taken apart",
+        "magnetar/client/consuming.py",
+        "            return _end_of(self.position) < last\n",
+        "            return self.position < last\n",
+        _WHOLE_BATCHES,
+    ),
+    Mutant(
+        "an entry of which nothing is left hides those behind it",
+        "broker/grpc/consume_call.py",
+        "            if not answer.deliveries:  # so many",
+        "            if unpacked is self._unpacked and not answer.deliveries:  # so many",
+        _WHOLE_BATCHES,
+    ),
+    Mutant(
+        "a Consume call is read although nobody reads its answers",
+        "broker/grpc/consume_call.py",
+        "            if self._answers > ANSWERS_MAX:\n                self.may_read.clear()\n",
+        "",
+        (_OVERFLOW, "-k", "reads_no_answers"),
+    ),
+    Mutant(
+        "delayed nacks outlive their call",
+        "broker/grpc/consume_call.py",
+        "        for timer in self._nacks:\n            timer.cancel()\n",
+        "",
+        (_OVERFLOW, "-k", "delayed_nacks"),
+    ),
+    Mutant(
+        "a frame that is being written counts nowhere",
+        "broker/grpc/consume_call.py",
+        "        self._count_frame(size)\n",
+        "",
+        ("tests/unit/broker/grpc/test_consuming.py",),
+    ),
+    Mutant(
+        "batches that were acknowledged twice are kept for ever",
+        "broker/grpc/partial.py",
+        "            self._forget_some_done()\n",
+        "",
+        ("tests/unit/broker/grpc/test_partial.py",),
+    ),
+    Mutant(
+        "a reader on its way to a time does not hear of new partitions",
+        "magnetar/client/consuming.py",
+        "                        self.hear_of_partitions(answer.partitions)\n                    if answer.HasField",
+        "                        pass\n                    if answer.HasField",
+        _GROWING,
+    ),
+    Mutant(
+        "messages of a stream that broke stay in the queue",
+        "magnetar/client/async_consumer.py",
+        "            try:\n                del messages[-1 - kept]\n            except",
+        "            try:\n                kept += 1\n            except",
+        (f"{_CLIENT}/test_growing.py", "-k", "void"),
+    ),
+    Mutant(
+        "a consumer whose subscription may not be created leaves its schema",
+        "broker/broker.py",
+        "        if opened is not None and durable_subscription:\n",
+        "        if opened is not None and durable_subscription and False:\n",
+        ("tests/unit/broker/test_policies_in_force.py", "-k", "leaves_no_schema"),
+    ),
     # -- batches that clients encode
     Mutant(
         "a batch that was stored in part is stored again",
