@@ -13,6 +13,7 @@ from managed_ledger.errors import IncompatibleSchema as RegistryRefused
 from managed_ledger.errors import ManagedLedgerError
 from managed_ledger.messages_pb2 import KeyValue
 from managed_ledger.schemas.compatibility import Schema, SchemaType, Strategy
+from managed_ledger.schemas.registry import SchemaPlace
 from managed_ledger.schemas.stored import StoredSchema, version_bytes, version_of
 
 
@@ -28,6 +29,10 @@ class Schemas(Protocol):
     async def check(self, schema_id: str, schema: Schema, strategy: Strategy, *, by_rule: bool = False) -> None: ...
 
     async def delete(self, schema_id: str, *, force: bool = False) -> int | None: ...
+
+    async def versions(self, schema_id: str) -> list[StoredSchema]: ...
+
+    async def positions_of_versions(self, schema_id: str) -> list[SchemaPlace]: ...
 
 
 # What holds for consumers as it stands (`SchemaRegistryServiceImpl.checkConsumerCompatibility`).

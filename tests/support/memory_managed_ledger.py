@@ -35,6 +35,7 @@ from managed_ledger.reading.entry_cache import EntryCache
 from managed_ledger.reading.reading import Entry
 from managed_ledger.records.records_pb2 import ManagedLedgerInfo
 from managed_ledger.schemas.compatibility import Schema, Strategy, check_compatible, check_valid, same_schema
+from managed_ledger.schemas.registry import SchemaPlace
 from managed_ledger.schemas.stored import StoredSchema
 from managed_ledger.writing.appending import AppendListener, NoListener
 from tests.support.memory_bookkeeper import MemoryBookKeeper
@@ -528,6 +529,12 @@ class MemorySchemas:
         if version is None:
             return stored[-1] if stored else None
         return stored[version] if 0 <= version < len(stored) else None
+
+    async def versions(self, schema_id: str) -> list[StoredSchema]:
+        return list(self.by_id.get(schema_id, []))
+
+    async def positions_of_versions(self, schema_id: str) -> list[SchemaPlace]:
+        return [SchemaPlace(stored.version, stored.version, 0) for stored in self.by_id.get(schema_id, [])]
 
     async def put_if_absent(
         self, schema_id: str, schema: Schema, strategy: Strategy, *, user: str = "", allow_update: bool = True

@@ -1,6 +1,6 @@
 """`/admin/v2/schemas`: the schemas of topics. Any broker answers; partitions share the schema of their topic."""
 
-from typing import Any, Final
+from typing import Final
 
 from aiohttp import web
 
@@ -23,7 +23,7 @@ class SchemasApi:
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
-        self._registry: Any = broker.schemas
+        self._registry = broker.schemas
 
     def add_routes(self, routes: Routes) -> None:
         topic = ADMIN + "/schemas/{tenant}/{namespace}/{topic}"
@@ -52,7 +52,7 @@ class SchemasApi:
 
     async def metadata(self, request: web.Request) -> web.Response:
         """In which ledger each version is; nothing for a topic without a schema."""
-        places = await self._registry.places(topic_of(request).schema_id)
+        places = await self._registry.positions_of_versions(topic_of(request).schema_id)
         if not places:
             return web.Response(status=200)
         shown = [{"ledgerId": place.ledger_id, "entryId": place.entry_id, "version": place.version} for place in places]
