@@ -24,10 +24,10 @@ from managed_ledger.position import Position, signed
 
 # A batch that is larger than this is sent in several deliveries: building one of this size holds the loop 15 ms.
 DELIVERY_BYTES_MAX: Final = 1 * MIB
-DELIVERY_MESSAGES_MAX: Final = 10_000
+DELIVERY_MESSAGES_MAX: Final = 5_000
 
 # Messages that one call looks at: of a batch that was consumed or compacted in part nearly all may be left out.
-LOOKED_AT_MAX: Final = 20_000
+LOOKED_AT_MAX: Final = 10_000
 
 # Bytes that a message counts for besides its payload: a batch may hold a million empty messages.
 MESSAGE_BYTES: Final = 24

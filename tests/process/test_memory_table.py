@@ -25,7 +25,7 @@ ROW: Final = re.compile(r"^\| (.*) \| ([\d,]+) B(?: and what it has)? \| ", re.M
 FACTOR: Final = 2
 
 TOPICS: Final = 60
-MESSAGES: Final = 500
+MESSAGES: Final = 2_000
 PAYLOAD: Final = b"x" * 100
 
 # What the test itself holds, and what stands for bookies and ZooKeeper.

@@ -37,6 +37,8 @@ async def replay(world: BrokerInMemory, *names: str) -> None:
     ],
 )
 async def test_a_recorded_conversation_gets_the_same_answers(world: BrokerInMemory, name: str) -> None:
+    if name == "pulsar-java-failover":  # both consumers are there before one is active, on a busy machine as well
+        await world.restart(failover_delay_ms=1_000)
     await replay(world, name)
 
 
