@@ -533,6 +533,9 @@ class MemorySchemas:
     async def versions(self, schema_id: str) -> list[StoredSchema]:
         return list(self.by_id.get(schema_id, []))
 
+    async def ledgers(self, schema_id: str) -> list[int]:
+        return [place.ledger_id for place in await self.positions_of_versions(schema_id)]
+
     async def positions_of_versions(self, schema_id: str) -> list[SchemaPlace]:
         return [SchemaPlace(stored.version, stored.version, 0) for stored in self.by_id.get(schema_id, [])]
 

@@ -39,7 +39,7 @@ class TopicsApi:
         self._broker = broker
         self._partitioned = broker.partitioned
         self._owners = owners
-        self._registry: Any = broker.schemas
+        self._registry = broker.schemas
         self._broker_id = broker_id
 
     def add_routes(self, routes: Routes) -> None:
