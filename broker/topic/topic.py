@@ -295,12 +295,12 @@ class Topic:
         """Let a producer write. Raises BrokerError."""
         producer, producers = request.producer, self._producers
         await producers.probe_producer_of_same_name(producer)
-        await producers.until_nothing_is_pending_of_name(producer)
+        await producers.until_no_send_is_pending(producer)
         async with producers.admission:
             self._check_open()
             if self.ledger.is_terminated:
                 raise TopicTerminated(f"Topic {self.name} is terminated")
-            producers.check_nothing_is_pending_of_name(producer)
+            producers.check_no_send_is_pending(producer)
             if self.limits.requires_encryption and not request.encrypted:
                 raise MetadataFailure(f"Encryption is required in {self.name.namespace}")
             producers.make_room(producer, self.limits, request.topic_epoch)

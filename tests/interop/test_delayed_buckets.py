@@ -1,19 +1,17 @@
 """A broker of Apache's keeps its index of delayed messages in ledgers; ours serves the subscription, and ends it."""
 
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 from time import monotonic
 from typing import Any
 
 import pulsar
-from kazoo.client import KazooClient
 
 from magnetar_core.bookkeeper.metadata.ledgers.ledger_metadata import ledger_path
 from managed_ledger.records.pulsar_records import decode_cursor_info
-from tests.support.mixed_cluster import MixedCluster, cluster_with, http_json
+from tests.support.mixed_cluster import MixedCluster, cluster_with, http_json, zookeeper_of
 from tests.support.processes import client_of, until
 
 TOPIC = "persistent://public/default/delayed"
@@ -28,17 +26,6 @@ BUCKETS: dict[str, Any] = {
     "managedLedgerMaxEntriesPerLedger": 10,
     "managedLedgerMinLedgerRolloverTimeMinutes": 0,
 }
-
-
-@contextmanager
-def zookeeper_of(cluster: MixedCluster) -> Iterator[KazooClient]:
-    client = KazooClient(cluster.zookeeper_address)
-    client.start()
-    try:
-        yield client
-    finally:
-        client.stop()
-        client.close()
 
 
 def buckets(cluster: MixedCluster) -> set[int]:

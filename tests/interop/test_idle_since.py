@@ -7,8 +7,7 @@ import pulsar
 import pytest
 
 from managed_ledger.records.pulsar_records import decode_cursor_info
-from tests.interop.test_delayed_buckets import zookeeper_of
-from tests.support.mixed_cluster import LINE, MixedCluster, Server, cluster_with
+from tests.support.mixed_cluster import LINE, MixedCluster, Server, cluster_with, zookeeper_of
 from tests.support.processes import client_of
 
 TOPIC = "persistent://public/default/idle"

@@ -26,6 +26,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, Literal, Self, cast
 
+from kazoo.client import KazooClient
+
 from deploy.fetch_apache import DISTRIBUTION, PULSAR_VERSION, java_of, lib_of
 from magnetar.processes.cluster import reserved_ports, zookeeper_answers
 from magnetar_core.bookkeeper.metadata.stores.zookeeper_server import (
@@ -506,6 +508,18 @@ def cluster_with(directory: Path, *brands: Brand) -> Iterator[MixedCluster]:
         for server in made.of("bookie"):
             server.wait_ready()
         yield made
+
+
+@contextlib.contextmanager
+def zookeeper_of(cluster: MixedCluster) -> Iterator[KazooClient]:
+    """A client of the metadata store of *cluster*."""
+    client = KazooClient(cluster.zookeeper_address)
+    client.start()
+    try:
+        yield client
+    finally:
+        client.stop()
+        client.close()
 
 
 def compile_java(sources: Sequence[Path], classes: Path, *, line: str = PULSAR_VERSION) -> Path:

@@ -70,12 +70,12 @@ class Producers:
 
     # ------------------------------------------------------------------------------------ names
 
-    async def until_nothing_is_pending_of_name(self, producer: Producer) -> None:
+    async def until_no_send_is_pending(self, producer: Producer) -> None:
         """Wait, NAME_WAIT_MAX_S at most, until entries sent under the name of *producer* are answered (rule 3)."""
         if self._must_wait(producer):
             await self._answered.until(lambda: not self._must_wait(producer), self._clock, NAME_WAIT_MAX_S)
 
-    def check_nothing_is_pending_of_name(self, producer: Producer) -> None:
+    def check_no_send_is_pending(self, producer: Producer) -> None:
         """Raises NotReady while entries sent under the name of *producer* are pending (rule 3)."""
         if self._must_wait(producer):
             raise NotReady(f"{self._topic}: what {producer.name} sent over the topic API is still being stored")

@@ -190,14 +190,14 @@ async def test_a_name_waits_for_what_was_sent_over_the_topic_api(bench: Bench) -
     bench.producers.detach(former)
     assert bench.producers.is_storing_for("p")
     with pytest.raises(NotReady, match="still being stored"):
-        bench.producers.check_nothing_is_pending_of_name(newcomer)
-    waiting = asyncio.create_task(bench.producers.until_nothing_is_pending_of_name(newcomer))
+        bench.producers.check_no_send_is_pending(newcomer)
+    waiting = asyncio.create_task(bench.producers.until_no_send_is_pending(newcomer))
     await settle()
     assert not waiting.done()
     former.pending = 0
     bench.producers.on_all_answered(former)
     await waiting  # told, without the clock
-    bench.producers.check_nothing_is_pending_of_name(newcomer)
+    bench.producers.check_no_send_is_pending(newcomer)
     assert not bench.producers.is_storing_for("p")
 
 
